@@ -1,0 +1,69 @@
+"""pp_testbed judges posterior approximations of neural networks.
+
+The public API, on one screen; each name is imported when it is first used, so that the command
+line answers at once.
+
+    suite("2d-lite"), problem(num_train=100)     what there is to be judged on
+    method("ensemble+"), SVI(guide)              ways of approximating a posterior
+    method.fit(key, problem.task)                a posterior: posterior.logits(key, x, num_draws)
+    finite(f), sampled(f)                        a posterior from a plain Python function
+    evaluate(posterior, problem, key=key)        its scores, with error bars
+    run(suite, methods, out="results/")          all of it, as a data frame
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from pp_testbed.errors import UsageError as UsageError
+    from pp_testbed.evaluation.evaluator import Evaluation as Evaluation
+    from pp_testbed.evaluation.evaluator import Scores as Scores
+    from pp_testbed.evaluation.evaluator import evaluate as evaluate
+    from pp_testbed.experiments.problems import Problem as Problem
+    from pp_testbed.experiments.problems import Suite as Suite
+    from pp_testbed.experiments.problems import problem as problem
+    from pp_testbed.experiments.problems import suite as suite
+    from pp_testbed.experiments.runner import run as run
+    from pp_testbed.inference.base import Finite as Finite
+    from pp_testbed.inference.base import Sampled as Sampled
+    from pp_testbed.inference.base import finite as finite
+    from pp_testbed.inference.base import method as method
+    from pp_testbed.inference.base import sampled as sampled
+    from pp_testbed.inference.svi import SVI as SVI
+    from pp_testbed.models.base import Environment as Environment
+    from pp_testbed.models.base import Task as Task
+    from pp_testbed.models.base import pytree_dataclass as pytree_dataclass
+    from pp_testbed.models.base import task as task
+    from pp_testbed.models.logistic import LogisticRegression as LogisticRegression
+    from pp_testbed.models.mlp import GenerativeMLP as GenerativeMLP
+    from pp_testbed.report.leaderboard import leaderboard as leaderboard
+
+_HOME = {
+    "UsageError": "errors",
+    **dict.fromkeys(["Evaluation", "Scores", "evaluate"], "evaluation.evaluator"),
+    **dict.fromkeys(["Problem", "Suite", "problem", "suite"], "experiments.problems"),
+    "run": "experiments.runner",
+    **dict.fromkeys(["Finite", "Sampled", "finite", "method", "sampled"], "inference.base"),
+    "SVI": "inference.svi",
+    **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),
+    "LogisticRegression": "models.logistic",
+    "GenerativeMLP": "models.mlp",
+    "leaderboard": "report.leaderboard",
+}
+__all__ = [*_HOME, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pp_testbed' has no attribute {name!r}")
+    value = getattr(import_module(f"pp_testbed.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

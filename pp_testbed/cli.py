@@ -1,0 +1,274 @@
+"""The command line: `pp-testbed run | leaderboard | methods | suites`.
+
+Only arguments and output are here; what the commands do is the Python API. Heavy imports happen
+inside the commands, so that `--help` answers at once.
+
+Exit codes: 0 all done, 1 some cells failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pp_testbed.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DEFAULT_METHODS = "uniform,mlp,ensemble,ensemble+,mean-field"
+
+app = typer.Typer(
+    name="pp-testbed",
+    help="Judge posterior approximations of neural networks.",
+    epilog="Start with: pp-testbed run",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def plain_errors() -> Any:
+    """A user's mistake is one line on the standard error and exit code 2."""
+    try:
+        yield
+    except UsageError as error:
+        errors.print(f"[bold red]error:[/] {_escaped(error)}")
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _escaped(text: object) -> str:
+    from rich.markup import escape
+
+    return escape(str(text))
+
+
+By = Annotated[str, typer.Option(help="Columns to break the table down by: num_train,temperature.")]
+Baseline = Annotated[str, typer.Option(help="The method in the denominator of the ratio.")]
+Format = Annotated[str, typer.Option(help="table, csv, markdown, latex or json.")]
+
+
+@app.command()
+def run(
+    suite: Annotated[str, typer.Option(help="The problems; see `pp-testbed suites`.")] = "2d-lite",
+    methods: Annotated[
+        str, typer.Option(help="Names (see `pp-testbed methods`) or my_file.py:NAME, with commas.")
+    ] = DEFAULT_METHODS,
+    out: Annotated[Path, typer.Option(help="The results directory; a run goes on where it was.")] = Path(
+        "results"
+    ),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes; one per core if not given.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a hyperparameter, as in mlp.l2=10.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Only these seeds, as in 0-4 or 0,3.")] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
+    inputs: Annotated[
+        int | None,
+        typer.Option(min=2, help="Test batches per problem (of ten inputs each); 300 if not given."),
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(min=1, help="Functions drawn from a posterior; 1000 if not given.")
+    ] = None,
+    baseline: Baseline = "mlp",
+    format: Format = "table",
+) -> None:
+    """Score methods on a suite and print a leaderboard.
+
+    Examples:
+
+      pp-testbed run
+
+      pp-testbed run --suite 2d --methods mlp,ensemble,ensemble+ --out results/ --jobs 2
+
+      pp-testbed run --methods mlp,my_method.py:METHOD --set mlp.l2=10 --seeds 0-1 --limit 6
+    """
+    with plain_errors():
+        from pp_testbed.experiments.runner import run as run_suite
+        from pp_testbed.report.leaderboard import FORMATS
+
+        if format not in FORMATS:
+            raise unknown("format", format, FORMATS)
+        problems = _selected(suite, seeds, limit)
+        specs = _specs(methods, settings or [])
+        try:
+            frame = run_suite(
+                problems, specs, out, jobs=jobs or os.cpu_count() or 1, config=_config(inputs, draws)
+            )
+        except KeyboardInterrupt:
+            errors.print(
+                f"\ninterrupted; complete results are in {_escaped(out)}. "
+                "Run the same command again to go on."
+            )
+            raise
+        _show(frame, (), baseline, format)
+        errors.print(f"results are in {_escaped(out)}{os.sep}")
+        _report_failures(frame)
+
+
+@app.command()
+def leaderboard(
+    results: Annotated[Path, typer.Argument(help="A results directory.")] = Path("results"),
+    by: By = "",
+    baseline: Baseline = "mlp",
+    format: Format = "table",
+) -> None:
+    """Print the leaderboard of a results directory."""
+    with plain_errors():
+        from pp_testbed.experiments.store import Store
+
+        frame = Store(results).read(lambda line: errors.print(_escaped(line)))
+        if frame.empty:
+            raise UsageError(f"there are no results in {results}")
+        _show(frame, tuple(filter(None, by.split(","))), baseline, format)
+        _report_failures(frame)
+
+
+@app.command()
+def methods(format: Annotated[str, typer.Option(help="table or json.")] = "table") -> None:
+    """List the methods and their hyperparameters."""
+    with plain_errors():
+        from dataclasses import fields
+
+        from pp_testbed.experiments.identity import describe
+        from pp_testbed.inference.base import METHODS, method
+
+        rows = []
+        for name, entry in METHODS.items():
+            made: Any = method(name)
+            options = {
+                field.name: getattr(made, field.name) for field in fields(made) if field.name != "name"
+            }
+            described = {option: describe(value) for option, value in options.items()}
+            rows.append({"method": name, "what it is": entry.summary, "options": described})
+        _list(rows, format, "options")
+
+
+@app.command()
+def suites(
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every problem.")] = False,
+) -> None:
+    """List the suites and how many problems each has."""
+    with plain_errors():
+        from pp_testbed.experiments.problems import SUITES, suite
+
+        rows: list[dict[str, Any]] = []
+        for name, (summary, _) in SUITES.items():
+            problems = [problem.name for problem in suite(name)]
+            row = {"suite": name, "problems": len(problems), "what it is": summary}
+            rows.append(row | ({"names": problems} if verbose else {}))
+        _list(rows, format, "names")
+
+
+def main() -> None:
+    """The entry point of `pp-testbed`."""
+    app()
+
+
+def _selected(suite: str, seeds: str, limit: int | None) -> Any:
+    from pp_testbed.experiments.problems import suite as named_suite
+
+    selected = named_suite(suite)
+    if seeds:
+        selected = selected.filter(seed=_numbers(seeds))
+        if not len(selected):
+            raise UsageError(f"suite {suite} has no problem with seed {seeds}")
+    return selected.limit(limit) if limit else selected
+
+
+def _numbers(text: str) -> set[int]:
+    """`0-2,5` as {0, 1, 2, 5}."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        try:
+            numbers.update(range(int(first), int(last if dash else first) + 1))
+        except ValueError:
+            raise UsageError(f"--seeds {text}: expected numbers, as in 0-4 or 0,3") from None
+    return numbers
+
+
+def _specs(methods: str, settings: list[str]) -> list[Any]:
+    """Methods of the command line with their settings."""
+    from pp_testbed.experiments.specs import MethodSpec
+
+    names = [name for name in methods.split(",") if name]
+    options: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
+    for setting in settings:
+        left, equals, value = setting.partition("=")
+        name, dot, option = left.rpartition(".")
+        if not (equals and dot):
+            raise UsageError(f"--set {setting}: expected METHOD.OPTION=VALUE, as in mlp.l2=10")
+        if name not in options:
+            raise unknown("method in --set (it is not among --methods)", name, names)
+        options[name].append((option, value))
+    return [MethodSpec(name, tuple(options[name])) for name in names]
+
+
+def _config(inputs: int | None, draws: int | None) -> Any:
+    from pp_testbed.evaluation.evaluator import Evaluation
+
+    options = {"num_batches": inputs, "num_draws": draws}
+    return Evaluation(**{name: value for name, value in options.items() if value})
+
+
+def _show(frame: pd.DataFrame, by: tuple[str, ...], baseline: str, format: str) -> None:
+    from pp_testbed.report.leaderboard import leaderboard as make
+    from pp_testbed.report.leaderboard import render
+
+    shown = render(make(frame, by, baseline), format, baseline)
+    if isinstance(shown, str):
+        typer.echo(shown, nl=not shown.endswith("\n"))
+    else:
+        # A table wider than the terminal wraps its lines; one that hides digits would be worse.
+        width = Console(width=1000).measure(shown).maximum
+        Console(width=max(Console().width, width), highlight=False).print(shown)
+
+
+def _report_failures(frame: pd.DataFrame) -> None:
+    """Say which cells failed and why, and end with 1 if any did."""
+    failed = frame[frame.status != "ok"]
+    if failed.empty:
+        return
+    for (method, error), cells in failed.groupby(["method", "error"], sort=False):
+        example = (
+            f"{len(cells)} cells, such as {cells.problem.iloc[0]}"
+            if len(cells) > 1
+            else cells.problem.iloc[0]
+        )
+        errors.print(f"[bold red]failed:[/] {_escaped(method)} on {_escaped(example)}: {_escaped(error)}")
+    raise typer.Exit(1)
+
+
+def _list(rows: list[dict[str, Any]], format: str, last: str) -> None:
+    """Print rows as a table, with the column `last` below each row, or as JSON."""
+    import json
+
+    if format == "json":
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    if format != "table":
+        raise unknown("format", format, ("table", "json"))
+    console = Console(highlight=False)
+    for row in rows:
+        name, *words = [str(value) for key, value in row.items() if key != last]
+        console.print(f"[bold]{_escaped(name)}[/]  {_escaped('  '.join(words))}")
+        details = row.get(last) or ()
+        if isinstance(details, dict):
+            details = [f"{key}={value}" for key, value in details.items()]
+        if details:
+            console.print(f"    {_escaped(', '.join(details))}", soft_wrap=True)

@@ -1,0 +1,355 @@
+"""The one evaluator: how far a posterior's predictions are from the truth, with error bars.
+
+Every posterior, however made, is scored by `score_chunk` on its logits at test inputs. Labels are
+integrated out where they can be enumerated, so what remains random is the inputs (and the draws of
+a posterior that is not finite).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+from jax.tree_util import Partial
+
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation import joint
+from pp_testbed.inference.base import Finite, Posterior, Sampled
+from pp_testbed.models.base import Array, Environment
+
+NUM_BINS = 10  # of confidence, for the expected calibration error
+GROUPS = 10  # of draws, for the jackknife
+CHUNK = 2**19  # floats of working memory per chunk of inputs: what stays in a core's cache
+HOST_CHUNK = 2**24  # logits per call of a posterior in plain Python
+
+Terms = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What is measured, and how precisely. Frozen and hashable: it is part of a cell's identity.
+
+    Args:
+        num_batches: test batches of `tau` inputs each. With labels integrated out, the default adds
+            less than a tenth to the standard error of a mean over the 210 problems of `2d`
+            (`benchmarks/inputs.py` measures it).
+        tau: how many labels a joint prediction is about.
+        kappa: how many anchors the inputs of a polyadic prediction are resampled from; 2 is dyadic.
+        num_draws: functions drawn from a posterior that is not finite.
+        labels: "auto" integrates labels out where outcomes can be enumerated; "sampled" draws them.
+        num_label_samples: outcomes per batch where labels are sampled.
+    """
+
+    num_batches: int = 300
+    tau: int = 10
+    kappa: int = 2
+    num_draws: int = 1000
+    labels: str = "auto"
+    num_label_samples: int = 100
+
+    def __post_init__(self) -> None:
+        for name, least in [("num_batches", 2), ("tau", 1), ("kappa", 1), ("num_draws", 1)]:
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if self.labels not in ("auto", "sampled"):
+            raise UsageError(f"labels is {self.labels!r}; expected 'auto' or 'sampled'")
+
+    @property
+    def width(self) -> int:
+        """Inputs per batch: tau, the first kappa of which are also the anchors."""
+        return max(self.tau, self.kappa)
+
+    def is_exact(self, num_classes: int, resampled: bool) -> bool:
+        """Whether the labels of joint (or, resampled, of polyadic) predictions are integrated out."""
+        inputs = self.kappa if resampled else self.tau
+        size = joint.num_outcomes(inputs, num_classes, self.tau, resampled)
+        return self.labels == "auto" and size <= joint.MAX_OUTCOMES
+
+    def batches_per_chunk(self, num_draws: int, num_classes: int) -> int:
+        """How many batches are in memory at once."""
+        outcomes = sum(
+            joint.num_outcomes(self.kappa if resampled else self.tau, num_classes, self.tau, resampled)
+            if self.is_exact(num_classes, resampled)
+            else self.num_label_samples * num_draws
+            for resampled in (False, True)
+        )
+        per_batch = num_draws * self.width * 64 + 4 * outcomes
+        return int(np.clip(CHUNK // per_batch, 1, self.num_batches))
+
+
+PAPER = Evaluation(num_batches=1000, num_draws=1000)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one posterior on one problem, in nats where they are divergences.
+
+    `_stderr` is the standard error over test inputs; `_bias` how much the finite number of draws
+    adds in expectation, by the jackknife: 0 for finite posteriors, which have no such bias.
+
+    Attributes:
+        kl_marginal: d¹, E KL(P*(y|x) || P(y|x)). kl_joint: d^tau, tau i.i.d. inputs.
+        kl_dyadic: d^(tau,kappa), tau inputs resampled from kappa anchors.
+        kl_aggregate: d¹ + d^tau / tau.
+        accuracy: probability under the truth of the likeliest class. nll, brier: of the predictive
+            mean, expected under the truth. ece: expected calibration error, 10 bins of confidence.
+        num_draws: functions in the mixture. labels: "exact", or which KLs sampled them.
+    """
+
+    kl_marginal: float
+    kl_marginal_stderr: float
+    kl_marginal_bias: float
+    kl_joint: float
+    kl_joint_stderr: float
+    kl_joint_bias: float
+    kl_dyadic: float
+    kl_dyadic_stderr: float
+    kl_dyadic_bias: float
+    kl_aggregate: float
+    kl_aggregate_stderr: float
+    kl_aggregate_bias: float
+    accuracy: float
+    accuracy_stderr: float
+    nll: float
+    nll_stderr: float
+    brier: float
+    brier_stderr: float
+    ece: float
+    ece_stderr: float
+    num_draws: int
+    labels: str
+
+    def asdict(self) -> dict[str, float | int | str]:
+        """The scores as a row of a table."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name:<13} {value:8.4f} ± {getattr(self, name + '_stderr'):.4f}"
+            for name, value in self.asdict().items()
+            if hasattr(self, name + "_stderr")
+        ]
+        return "\n".join([*lines, f"{self.num_draws} draws, {self.labels} labels"])
+
+
+def score_chunk(
+    key: Array, logits: Array, truth: Array, log_weights: Array, num_groups: int, config: Evaluation
+) -> Terms:
+    """Score one chunk of test batches.
+
+    Args:
+        key: for labels, where they are sampled.
+        logits: of the posterior, [M, n * width, K]. truth: of the environment, [n * width, K].
+        log_weights: of the functions, [M].
+
+    Returns:
+        KLs and their biases per batch [n], other terms per input [n, width].
+    """
+    num_classes, width = truth.shape[-1], config.width
+    log_truth = jax.nn.log_softmax(truth).reshape(-1, width, num_classes)
+    log_probs = jax.nn.log_softmax(logits).reshape(logits.shape[0], -1, width, num_classes)
+    log_probs = jnp.moveaxis(log_probs, 0, 1)  # [n, M, width, K]
+    terms = marginal_terms(log_truth, logsumexp(log_probs + log_weights[:, None, None], axis=1))
+
+    def compare(name: str, outcomes: joint.Outcomes, inputs: int, is_sampled: bool = False) -> None:
+        terms[name], terms[name + "_bias"] = joint.kl_and_bias(
+            outcomes,
+            log_truth[:, :inputs],
+            log_probs[:, :, :inputs],
+            log_weights,
+            num_groups,
+            is_sampled,
+        )
+
+    for name, inputs, resampled in [("kl_joint", config.tau, False), ("kl_dyadic", config.kappa, True)]:
+        if config.is_exact(num_classes, resampled):
+            outcomes = (
+                joint.label_counts(config.tau, config.kappa, num_classes)
+                if resampled
+                else joint.label_sequences(config.tau, num_classes)
+            )
+            compare(name, outcomes, inputs)
+        else:
+            key, key_labels = jax.random.split(key)
+            drawn = joint.sampled_outcomes(
+                key_labels, log_truth[:, :inputs], config.tau, config.num_label_samples, resampled
+            )
+            compare(name, drawn, inputs, is_sampled=True)
+
+    single = joint.label_sequences(1, num_classes)
+    kl, bias = joint.kl_and_bias(
+        single,
+        log_truth.reshape(-1, 1, num_classes),
+        log_probs.swapaxes(1, 2).reshape(-1, logits.shape[0], 1, num_classes),
+        log_weights,
+        num_groups,
+    )
+    terms["kl_marginal"], terms["kl_marginal_bias"] = kl.reshape(-1, width), bias.reshape(-1, width)
+    return terms
+
+
+def marginal_terms(log_truth: Array, log_predicted: Array) -> Terms:
+    """Scores of the predictive mean at each input, [n, width], with labels integrated out."""
+    truth, predicted = jnp.exp(log_truth), jnp.exp(log_predicted)
+    top = predicted.argmax(axis=-1, keepdims=True)
+    return {
+        "nll": -jnp.where(truth > 0, truth * log_predicted, 0.0).sum(axis=-1),
+        "brier": 1.0 + (predicted * (predicted - 2.0 * truth)).sum(axis=-1),
+        "accuracy": jnp.take_along_axis(truth, top, axis=-1)[..., 0],
+        "confidence": predicted.max(axis=-1),
+    }
+
+
+def calibration_terms(confidence: Array, accuracy: Array) -> Array:
+    """Terms whose mean is the expected calibration error, sum_bins |sum (confidence - accuracy)| / N."""
+    bins = jnp.clip((confidence * NUM_BINS).astype(int), 0, NUM_BINS - 1)
+    gap = confidence - accuracy
+    sign = jnp.sign(jnp.zeros(NUM_BINS).at[bins].add(gap))
+    return sign[bins] * gap
+
+
+def summarise(terms: Terms, config: Evaluation) -> Terms:
+    """Means and standard errors over batches, from the terms of all batches."""
+    terms = dict(terms)
+    terms["ece"] = calibration_terms(terms.pop("confidence").ravel(), terms["accuracy"].ravel())
+    terms["ece"] = terms["ece"].reshape(terms["accuracy"].shape)
+    for suffix in ("", "_bias"):
+        marginal = terms["kl_marginal" + suffix].mean(axis=1)
+        terms["kl_aggregate" + suffix] = marginal + terms["kl_joint" + suffix] / config.tau
+    means = {}
+    for name, values in terms.items():
+        means[name] = values.mean()
+        if not name.endswith("_bias"):
+            means[name + "_stderr"] = values.std(ddof=1) / jnp.sqrt(values.size)
+    return means
+
+
+@partial(jax.jit, static_argnames="config")
+def score(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Terms:
+    """Score one `Finite` or `Sampled` posterior: one compiled program, in chunks of inputs."""
+    x, key_labels, key_draws = _randomness(key, environment, config)
+    mixture = posterior.draw(key_draws, config.num_draws)
+    mixture, num_groups = _grouped(mixture, isinstance(posterior, Finite))
+    num_draws = mixture.log_weights.shape[0]
+    chunk = config.batches_per_chunk(num_draws, environment.model.num_classes)
+    num_chunks = -(-config.num_batches // chunk)
+    x = jnp.resize(x, (num_chunks, chunk * config.width, x.shape[-1]))  # the last chunk starts over
+
+    def score_one(chunk: tuple[Array, Array]) -> Terms:
+        key, x = chunk
+        logits, truth = mixture.values(x), environment.logits(x)
+        return score_chunk(key, logits, truth, mixture.log_weights, num_groups, config)
+
+    # A loop, not vmap: under vmap the choice of a path by `joint` would compute both.
+    terms = jax.lax.map(score_one, (jax.random.split(key_labels, num_chunks), x))
+    terms = {k: v.reshape(-1, *v.shape[2:])[: config.num_batches] for k, v in terms.items()}
+    return summarise(terms, config)
+
+
+def _randomness(key: Array, environment: Environment, config: Evaluation) -> tuple[Array, Array, Array]:
+    """Test inputs [num_batches * width, d] from the model's own distribution, and two more keys."""
+    key_inputs, key_labels, key_draws = jax.random.split(key, 3)
+    x = environment.model.inputs(key_inputs, config.num_batches * config.width)
+    return x, key_labels, key_draws
+
+
+def _grouped(mixture: Finite, is_finite: bool) -> tuple[Finite, int]:
+    """The mixture and the number of equal groups its draws fall into, for the jackknife.
+
+    Draws are repeated, with weight zero, until the groups are equal.
+    """
+    num = mixture.log_weights.shape[0]
+    num_groups = 1 if is_finite else min(GROUPS, num)
+    missing = -num % num_groups
+    if missing == 0:
+        return mixture, num_groups
+    draws = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:missing]]), mixture.draws)
+    log_weights = jnp.concatenate([mixture.log_weights, jnp.full(missing, -jnp.inf)])
+    return Finite(mixture.function, draws, log_weights), num_groups
+
+
+def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) -> Scores:
+    """Score a posterior on a problem.
+
+    Args:
+        posterior: any; see `pt.finite` and `pt.sampled` for one that is a plain function.
+        problem: a `Problem` or an `Environment`.
+        key: the same key gives the same test inputs, so that scores of two posteriors are paired.
+        options: of `Evaluation`, such as `num_batches=1000, tau=5`; or `config`, a whole one.
+
+    Example:
+        >>> scores = evaluate(posterior, problem, key=jax.random.key(2))  # doctest: +SKIP
+        >>> scores.kl_joint, scores.kl_joint_stderr                       # doctest: +SKIP
+    """
+    config = options.pop("config", None) or Evaluation(**options)
+    environment = getattr(problem, "environment", problem)
+    if not isinstance(posterior, Finite | Sampled):
+        return _evaluate_plain(posterior, environment, key, config)
+    terms = score(posterior, environment, key, config=config)
+    return scores_of(terms, num_draws_of(posterior, config), environment, config)
+
+
+def num_draws_of(posterior: Finite | Sampled, config: Evaluation) -> int:
+    """How many functions are in the mixture that is scored."""
+    return posterior.log_weights.shape[0] if isinstance(posterior, Finite) else config.num_draws
+
+
+def _evaluate_plain(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Scores:
+    """As `score`, for logits that come from Python: a loop over chunks of inputs instead of a scan."""
+    x, key_labels, key_draws = _randomness(key, environment, config)
+    num_classes = environment.model.num_classes
+    is_finite = getattr(posterior, "is_finite", False)
+    given_weights = getattr(posterior, "log_weights", None)
+    inputs_at_once = HOST_CHUNK // (num_classes * (100 if is_finite else config.num_draws))
+    step = max(1, inputs_at_once // config.width) * config.width
+    pieces: list[Terms] = []
+    for start in range(0, len(x), step):
+        values = posterior.logits(key_draws, x[start : start + step], config.num_draws)
+        num_draws = values.shape[0]
+        if values.shape[2] != num_classes:
+            raise UsageError(f"logits have {values.shape[2]} classes; the problem has {num_classes}")
+        log_weights = jnp.full(num_draws, -jnp.log(num_draws))
+        if given_weights is not None:
+            log_weights = jnp.asarray(given_weights, dtype=jnp.float32)
+        if log_weights.shape != (num_draws,):
+            raise UsageError(f"there are {len(log_weights)} weights for {num_draws} draws")
+        mixture, num_groups = _grouped(Finite(Partial(_given), values, log_weights), is_finite)
+        small = config.batches_per_chunk(num_draws, num_classes) * config.width
+        for i in range(0, values.shape[1], small):
+            chunk = slice(start + i, min(start + i + small, start + step))
+            pieces.append(
+                _score_given(
+                    jax.random.fold_in(key_labels, start + i),
+                    mixture.draws[:, i : i + small],
+                    environment.logits(x[chunk]),
+                    mixture.log_weights,
+                    num_groups,
+                    config,
+                )
+            )
+    terms = {name: jnp.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return scores_of(summarise(terms, config), num_draws, environment, config)
+
+
+def _given(values: Array, x: Array) -> Array:
+    return values
+
+
+_score_given = jax.jit(score_chunk, static_argnums=(4, 5))
+
+
+def scores_of(terms: Terms, num_draws: int, environment: Environment, config: Evaluation) -> Scores:
+    """The scores that `score` computed."""
+    sampled = [
+        name
+        for name, resampled in (("joint", False), ("dyadic", True))
+        if not config.is_exact(environment.model.num_classes, resampled)
+    ]
+    labels = "sampled for " + " and ".join(sampled) if sampled else "exact"
+    values = {name: float(value) for name, value in terms.items()}
+    return Scores(**values, num_draws=num_draws, labels=labels)

@@ -1,0 +1,213 @@
+"""Joint predictive likelihoods: which labels are summed over, and the KL divergence of the sum.
+
+A joint prediction is about tau labels at once. Under one function the labels are independent, so
+the log probability of an outcome is linear in *counts*, how often each class is seen at each
+distinct input: log p(outcome) = counts · log_probs. An `Outcomes` holds the counts of all outcomes
+(labels integrated out exactly) or of some drawn from the truth (labels sampled), in two halves a
+and b whose log probabilities add. `kl_and_bias` compares the truth's outcome probabilities with
+those of a mixture of functions. What the inputs are, and what else is measured, is in `evaluator`.
+
+Shapes: n input batches, M functions in G groups, F = inputs x classes features, A x B outcomes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+from math import comb, lgamma
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+
+from pp_testbed.models.base import Array
+
+MAX_OUTCOMES = 2**17  # more than these, and labels are sampled
+_SMALLEST_SUM = 1e-30  # a scaled sum of exponentials above this has lost no float32 digit
+_NEGLIGIBLE = 1e-20  # times the largest log ratio possible, this is far below float32 resolution
+_ZERO_PROBABILITY = -1e30  # stands for log 0 inside a matrix product, where 0 · inf would be NaN
+
+
+class Outcomes(NamedTuple):
+    """Pairs (a, b) of half outcomes of tau labels.
+
+    Attributes:
+        left: counts [..., A, F_left] of the first inputs' labels; right: [..., B, F_right] of the rest.
+        log_weight: [A, B], log of how many label sequences (times the probability of their inputs)
+            the pair stands for; -inf where the halves do not fit together.
+    """
+
+    left: Any
+    right: Any
+    log_weight: Any
+
+
+def num_outcomes(num_inputs: int, num_classes: int, tau: int, resampled: bool) -> int:
+    """A x B, the size of the exact enumeration."""
+    half = num_inputs // 2
+    sizes = [
+        comb(tau + inputs * num_classes, tau) if resampled else num_classes**inputs
+        for inputs in (num_inputs - half, half)
+    ]
+    return sizes[0] * sizes[1]
+
+
+@lru_cache
+def label_sequences(tau: int, num_classes: int) -> Outcomes:
+    """All K^tau label sequences at tau inputs, split into halves.
+
+    >>> label_sequences(10, 2).log_weight.shape
+    (32, 32)
+    """
+    halves = [_sequences(tau - tau // 2, num_classes), _sequences(tau // 2, num_classes)]
+    return Outcomes(halves[0], halves[1], np.zeros((len(halves[0]), len(halves[1])), np.float32))
+
+
+def _sequences(length: int, num_classes: int) -> np.ndarray:
+    """One-hot label sequences: [K^length, length * K]."""
+    labels = np.array(list(product(range(num_classes), repeat=length)), dtype=int)
+    return np.eye(num_classes, dtype=np.float32)[labels].reshape(len(labels), length * num_classes)
+
+
+@lru_cache
+def label_counts(tau: int, kappa: int, num_classes: int) -> Outcomes:
+    """All label counts at kappa anchors, of tau inputs resampled from the anchors uniformly.
+
+    Labels at one anchor are exchangeable, so an outcome is its counts c[anchor, class], and stands
+    for tau! / prod(c!) sequences of inputs and labels, each sequence of inputs of probability
+    kappa^-tau.
+
+    >>> int(np.isfinite(label_counts(10, 2, 2).log_weight).sum())
+    286
+    """
+    left = _counts_up_to(tau, (kappa - kappa // 2) * num_classes)
+    right = _counts_up_to(tau, (kappa // 2) * num_classes)
+    log_factorial = np.array([lgamma(n + 1) for n in range(tau + 1)])
+    log_ways = log_factorial[tau] - tau * np.log(kappa)
+    log_left, log_right = (-log_factorial[half.astype(int)].sum(axis=1) for half in (left, right))
+    fits = left.sum(axis=1)[:, None] + right.sum(axis=1) == tau
+    log_weight = np.where(fits, log_ways + log_left[:, None] + log_right, -np.inf)
+    return Outcomes(left, right, log_weight.astype(np.float32))
+
+
+def _counts_up_to(total: int, features: int) -> np.ndarray:
+    """All vectors of `features` non-negative integers with a sum of at most `total`."""
+    rows: list[tuple[int, ...]] = [()]
+    for _ in range(features):
+        rows = [(*row, count) for row in rows for count in range(total - sum(row) + 1)]
+    return np.array(rows, dtype=np.float32).reshape(len(rows), features)
+
+
+def sampled_outcomes(key: Array, log_truth: Array, tau: int, num: int, resampled: bool) -> Outcomes:
+    """Outcomes [n, num, F] drawn from the truth's log probabilities [n, inputs, K]."""
+    batches, num_inputs, num_classes = log_truth.shape
+    key_inputs, key_labels = jax.random.split(key)
+    if resampled:
+        inputs = jax.random.randint(key_inputs, (batches, num, tau), 0, num_inputs)
+    else:
+        inputs = jnp.broadcast_to(jnp.arange(tau), (batches, num, tau))
+    log_probs = jax.vmap(lambda rows, index: rows[index])(log_truth, inputs)
+    labels = jax.random.categorical(key_labels, log_probs)
+    features = jax.nn.one_hot(inputs * num_classes + labels, num_inputs * num_classes)
+    return Outcomes(features.sum(axis=-2), jnp.zeros((1, 0)), jnp.full((1, 1), -jnp.log(num)))
+
+
+def kl_and_bias(
+    outcomes: Outcomes,
+    log_truth: Array,
+    log_probs: Array,
+    log_weights: Array,
+    num_groups: int,
+    is_sampled: bool = False,
+) -> tuple[Array, Array]:
+    """KL(truth || mixture) of outcomes, summed over `outcomes`, and its finite-draw bias.
+
+    KL = sum_o P*(o) [log P*(o) - log sum_m w_m P_m(o)]. The bias is the jackknife's over groups of
+    functions, (G - 1) (mean_g KL without g - KL): Quenouille, 1956, "Notes on Bias in Estimation".
+
+    Args:
+        log_truth: [n, inputs, K]. log_probs: [n, M, inputs, K]. log_weights: [M], normalised.
+        num_groups: G, which divides M; 1 where the mixture is complete and has no such bias.
+        is_sampled: the outcomes were drawn from the truth, and count equally.
+
+    Returns:
+        KL [n] and bias [n].
+    """
+    truth_left, truth_right = _halves(outcomes, log_truth)
+    log_true = truth_left[:, :, None] + truth_right[:, None, :]
+    weight = jnp.exp(outcomes.log_weight + (0.0 if is_sampled else log_true))
+    left, right = _halves(outcomes, log_probs)
+    log_mixture, log_without = _log_mixture(left + log_weights[:, None], right, weight, num_groups)
+
+    def expected(log_ratio: Array) -> Array:
+        # An outcome that cannot happen adds nothing, whatever is predicted for it.
+        return jnp.where(weight > 0, weight * log_ratio, 0.0).sum(axis=(-2, -1))
+
+    kl = expected(log_true - log_mixture)
+    if num_groups == 1:
+        return kl, jnp.zeros_like(kl)
+    group_weights = jnp.exp(log_weights).reshape(num_groups, -1).sum(axis=1)
+    log_without -= jnp.log1p(-group_weights)[:, None, None]
+    without = jax.vmap(lambda log_mix: expected(log_true - log_mix), 1, 1)(log_without)  # [n, G]
+    return kl, (num_groups - 1) * (without.mean(axis=1) - kl)
+
+
+def _halves(outcomes: Outcomes, log_probs: Array) -> tuple[Array, Array]:
+    """Log probabilities [..., A] and [..., B] of the half outcomes, from [..., inputs, K]."""
+    flat = log_probs.reshape(*log_probs.shape[:-2], -1)
+    flat = jnp.where(jnp.isneginf(flat), _ZERO_PROBABILITY, flat)
+    split = outcomes.left.shape[-1]
+
+    def half(features: Array, counts: Array) -> Array:
+        counts = jnp.asarray(counts)
+        if counts.ndim == 3 and features.ndim == 3:  # sampled for each batch: [n, M, F], [n, A, F]
+            sums = jnp.einsum("nmf,naf->nma", features, counts)
+        elif counts.ndim == 3:
+            sums = jnp.einsum("nf,naf->na", features, counts)
+        else:
+            sums = features @ counts.T
+        return jnp.where(sums < 0.1 * _ZERO_PROBABILITY, -jnp.inf, sums)
+
+    return half(flat[..., :split], outcomes.left), half(flat[..., split:], outcomes.right)
+
+
+def _log_mixture(left: Array, right: Array, weight: Array, num_groups: int) -> tuple[Array, Array]:
+    """log sum_m exp(left_m + right_m) over all m, [n, A, B], and without each group, [n, G, A, B].
+
+    Fast path: exponentials of the halves, each scaled by its largest, multiplied as matrices. A sum
+    that underflows there, at an outcome that matters, sends the whole chunk down the exact path,
+    sums of exponentials scaled for every outcome. `left` [n, M, A], `right` [n, M, B].
+    """
+    n, m, _ = left.shape
+    left, right = (half.reshape(n, num_groups, m // num_groups, -1) for half in (left, right))
+    shift_left, shift_right = (_finite_max(half, axis=(1, 2)) for half in (left, right))
+    sums = jnp.einsum("ngma,ngmb->ngab", jnp.exp(left - shift_left), jnp.exp(right - shift_right))
+    others = 1.0 - np.eye(num_groups, dtype=np.float32)
+    total, without = sums.sum(axis=1), jnp.einsum("hg,ngab->nhab", others, sums)
+    smallest = jnp.minimum(total, without.min(axis=1)) if num_groups > 1 else total
+    safe = ((smallest >= _SMALLEST_SUM) | (weight < _NEGLIGIBLE)).all()
+    # A probability of exactly zero makes an infinite KL, however little its outcome weighs.
+    safe &= jnp.isfinite(right).all() & jnp.isfinite(left.max(axis=(1, 2))).all()
+
+    def fast() -> tuple[Array, Array]:
+        shift = (shift_left.swapaxes(-2, -1) + shift_right)[:, 0]  # [n, A, B]
+        tiny = jnp.finfo(sums.dtype).tiny
+        return jnp.log(total + tiny) + shift, jnp.log(without + tiny) + shift[:, None]
+
+    def exact() -> tuple[Array, Array]:
+        def row(left_row: Array) -> Array:  # [n, G, M / G] -> [n, G, B], one a at a time
+            return logsumexp(left_row[..., None] + right, axis=2)
+
+        logs = jnp.moveaxis(jax.lax.map(row, jnp.moveaxis(left, -1, 0)), 0, -2)  # [n, G, A, B]
+        with np.errstate(divide="ignore"):
+            log_others = np.log(others)[:, :, None, None]
+        return logsumexp(logs, axis=1), logsumexp(logs[:, None] + log_others, axis=2)
+
+    return jax.lax.cond(safe, fast, exact)
+
+
+def _finite_max(values: Array, axis: tuple[int, ...]) -> Array:
+    largest = values.max(axis=axis, keepdims=True)
+    return jnp.where(jnp.isneginf(largest), 0.0, largest)

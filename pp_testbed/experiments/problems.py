@@ -1,0 +1,303 @@
+"""Problems and suites: which environments are judged on, and how each is named.
+
+A problem's name says everything: the generative model, T, the temperature and the seed. Its random
+keys are derived from the name alone, so that a problem is the same in every suite. A new suite is a
+function with a line in `SUITES`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.models.base import Array, Environment, Model, Task, no_labels, sample_latents
+from pp_testbed.models.logistic import LogisticRegression
+from pp_testbed.models.mlp import ACTIVATIONS, GenerativeMLP
+
+
+class Keys(NamedTuple):
+    """What the randomness of a problem is used for. Methods share `fit` and `evaluate`: paired."""
+
+    environment: Array
+    inputs: Array
+    labels: Array
+    fit: Array
+    evaluate: Array
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A task, and the environment that it came from.
+
+    >>> Problem(GenerativeMLP(temperature=0.1), num_train=100, seed=3).name
+    '2d/T100-rho0.1-s3'
+    """
+
+    model: Model
+    num_train: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The problem in words, from which `problem(name)` makes it again."""
+        rho = float(self.model.temperature)
+        return f"{_family(self.model)}/T{self.num_train}-rho{rho!r}-s{self.seed}"
+
+    @property
+    def input_dim(self) -> int:
+        return self.model.input_dim
+
+    @property
+    def num_classes(self) -> int:
+        return self.model.num_classes
+
+    @property
+    def temperature(self) -> float:
+        return float(self.model.temperature)
+
+    @property
+    def keys(self) -> Keys:
+        """Keys derived from the name: the first 64 bits of its SHA-256."""
+        digest = hashlib.sha256(self.name.encode()).digest()
+        key = jax.random.wrap_key_data(np.frombuffer(digest[:8], dtype="<u4"), impl="threefry2x32")
+        return Keys(*jax.random.split(key, len(Keys._fields)))
+
+    @property
+    def padded_size(self) -> int:
+        """Rows of the padded task: 10, 30 or a power of ten, so that problems share programs."""
+        size = 10
+        while size < self.num_train:
+            size = 30 if size == 10 and self.num_train <= 30 else 100 if size == 30 else 10 * size
+        return size
+
+    def draw(self) -> tuple[Task, Environment]:
+        """The padded task and the environment, drawn anew and not kept."""
+        return _draw(self.model, self.keys, self.num_train, self.padded_size)
+
+    @cached_property
+    def _drawn(self) -> tuple[Task, Environment]:
+        task, environment = self.draw()
+        x, y = task.x[: self.num_train], task.y[: self.num_train]
+        return Task(self.model, x, y, self.num_train), environment
+
+    @property
+    def task(self) -> Task:
+        """What a method may see."""
+        return self._drawn[0]
+
+    @property
+    def environment(self) -> Environment:
+        """The truth, for judges."""
+        return self._drawn[1]
+
+
+@partial(jax.jit, static_argnames="size")
+def _draw(model: Model, keys: Keys, num_train: Any, size: int) -> tuple[Task, Environment]:
+    x = model.inputs(keys.inputs, size)
+    latents = sample_latents(model, keys.environment, x[:1], no_labels(x[:1]))
+    environment = Environment(model, latents)
+    y = environment.labels(keys.labels, x)
+    rows = jnp.arange(size) % num_train
+    return Task(model, x[rows], y[rows], num_train), environment
+
+
+def _family(model: Any) -> str:
+    """The model's part of a name: `2d`, `10d-K3-h20x20-tanh-normal`, `logistic-100d`."""
+    if isinstance(model, LogisticRegression):
+        return f"logistic-{model.input_dim}d"
+    parts = [f"{model.input_dim}d"]
+    if model.num_classes != 2:
+        parts.append(f"K{model.num_classes}")
+    if model.hidden != (50, 50):
+        parts.append("h" + "x".join(map(str, model.hidden)))
+    parts += [word for word in (model.activation, model.init) if word not in ("relu", "truncated")]
+    return "-".join(parts)
+
+
+def problem(
+    name: str | None = None,
+    *,
+    num_train: int = 100,
+    temperature: float | None = None,
+    seed: int = 0,
+    model: str = "mlp",
+    **options: Any,
+) -> Problem:
+    """One problem, by its name or by what it is.
+
+    Args:
+        name: such as `2d/T100-rho0.1-s3`; the other arguments are then left out.
+        num_train: T. temperature: rho, 0.1 (0.01 for logistic) if None. seed: of environment and data.
+        model: "mlp" or "logistic".
+        options: of the model, such as `input_dim=10, num_classes=3, hidden=(20, 20)`.
+
+    Example:
+        >>> problem(num_train=100, temperature=0.1, seed=3) == problem("2d/T100-rho0.1-s3")
+        True
+    """
+    if name is not None:
+        return _parse(name)
+    models: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression}
+    if model not in models:
+        raise unknown("model", model, models)
+    known = [field for field in models[model].__dataclass_fields__ if field != "temperature"]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of the {model} model", option, ["num_train", "temperature", *known])
+    if temperature is not None:
+        options["temperature"] = float(temperature)
+    made = Problem(models[model](**options), int(num_train), int(seed))
+    if made.num_train < 1 or not made.temperature > 0:
+        raise UsageError(f"num_train and temperature must be positive, not {num_train}, {temperature}")
+    return made
+
+
+_NAME = re.compile(
+    r"(?:(?P<logistic>logistic)-)?(?P<input_dim>\d+)d(?P<options>(?:-[^/]+)?)"
+    r"/T(?P<num_train>\d+)-rho(?P<temperature>[^-]+(?:e-\d+)?)-s(?P<seed>\d+)"
+)
+
+
+def _parse(name: str) -> Problem:
+    match = _NAME.fullmatch(name)
+    if not match:
+        raise UsageError(f"{name!r} does not name a problem; a name is like '2d/T100-rho0.1-s3'")
+    options: dict[str, Any] = {}
+    for word in match["options"].split("-")[1:]:
+        if re.fullmatch(r"K\d+", word):
+            options["num_classes"] = int(word[1:])
+        elif re.fullmatch(r"h\d+(x\d+)*", word):
+            options["hidden"] = tuple(map(int, word[1:].split("x")))
+        elif word == "normal":
+            options["init"] = word
+        else:
+            options["activation"] = word
+    return problem(
+        num_train=int(match["num_train"]),
+        temperature=float(match["temperature"]),
+        seed=int(match["seed"]),
+        model=match["logistic"] or "mlp",
+        input_dim=int(match["input_dim"]),
+        **options,
+    )
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named, ordered list of problems."""
+
+    name: str
+    problems: tuple[Problem, ...]
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self.problems)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __getitem__(self, index: int) -> Problem:
+        return self.problems[index]
+
+    def filter(self, **values: Any) -> Suite:
+        """The problems whose attributes have these values, or one of several values.
+
+        >>> len(suite("2d").filter(num_train=100, temperature=[0.1, 0.5]))
+        20
+        """
+        known = ("name", "seed", "input_dim", "num_train", "temperature", "num_classes")
+        for attribute in values:
+            if attribute not in known:
+                raise unknown("attribute of a problem", attribute, known)
+
+        def keeps(problem: Problem) -> bool:
+            return all(
+                getattr(problem, attribute) in _collection(wanted) for attribute, wanted in values.items()
+            )
+
+        return Suite(self.name, tuple(filter(keeps, self.problems)))
+
+    def limit(self, number: int) -> Suite:
+        """The first so many problems."""
+        return Suite(self.name, self.problems[:number])
+
+
+def _collection(wanted: Any) -> Collection[Any]:
+    return wanted if isinstance(wanted, Collection) and not isinstance(wanted, str) else (wanted,)
+
+
+GRID_T = (1, 3, 10, 30, 100, 300, 1000)
+GRID_RHO = (0.01, 0.1, 0.5)
+
+
+def _grid(seeds: Collection[int]) -> list[Problem]:
+    return [
+        problem(num_train=t, temperature=rho, seed=seed) for t in GRID_T for rho in GRID_RHO for seed in seeds
+    ]
+
+
+def _highdim() -> list[Problem]:
+    return [
+        problem(num_train=ratio * d, temperature=rho, seed=seed, input_dim=d)
+        for d in (2, 10, 100)
+        for ratio in (1, 10, 100, 1000)
+        for rho in GRID_RHO
+        for seed in range(5)
+    ]
+
+
+def _variants(variants: list[dict[str, Any]]) -> list[Problem]:
+    return [
+        problem(num_train=t, temperature=0.1, seed=seed, **variant)
+        for variant in variants
+        for t in (10, 100, 1000)
+        for seed in range(5)
+    ]
+
+
+def _logistic() -> list[Problem]:
+    return [
+        problem(num_train=ratio * d, seed=seed, model="logistic", input_dim=d)
+        for d in (2, 10, 100, 1000)
+        for ratio in (1, 10)
+        for seed in range(5)
+    ]
+
+
+SUITES: dict[str, tuple[str, Callable[[], list[Problem]]]] = {
+    "smoke": (
+        "two small problems, for trying things out",
+        lambda: [problem(num_train=t, temperature=0.1) for t in (3, 30)],
+    ),
+    "2d-lite": ("the grid of 2d with seeds 0 and 1", lambda: _grid(range(2))),
+    "2d": ("the 2-D testbed: 7 sizes, 3 temperatures, 10 seeds", lambda: _grid(range(10))),
+    "highdim": ("inputs of 2, 10 and 100 dimensions, up to 1000 data for each", _highdim),
+    "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
+    "activations": (
+        "generative models with each activation",
+        lambda: _variants([{"activation": activation} for activation in ACTIVATIONS]),
+    ),
+    "widths": (
+        "generative models with 5 to 100 hidden units",
+        lambda: _variants([{"hidden": (units, units)} for units in (5, 10, 20, 50, 100)]),
+    ),
+}
+
+
+def suite(name: str) -> Suite:
+    """A suite by its name: see `SUITES`, or `pp-testbed suites`.
+
+    >>> len(suite("2d"))
+    210
+    """
+    if name not in SUITES:
+        raise unknown("suite", name, SUITES)
+    return Suite(name, tuple(SUITES[name][1]()))

@@ -1,0 +1,114 @@
+"""Running suites: plan the cells that are missing, run them here or in workers, keep the user told.
+
+`run` is the whole of it. What a batch does is in `batch`; how it travels to a process of its own in
+`workers`; where results go in `store`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation.evaluator import Evaluation
+from pp_testbed.experiments import workers
+from pp_testbed.experiments.batch import Batch, Cell, Programs, make_batches, make_cells, run_batch
+from pp_testbed.experiments.problems import Problem, Suite
+from pp_testbed.experiments.problems import suite as named_suite
+from pp_testbed.experiments.progress import Progress
+from pp_testbed.experiments.specs import resolve
+from pp_testbed.experiments.store import OK, Store, cell_id
+from pp_testbed.inference.base import method_name
+
+
+def run(
+    suite: Suite | str | Iterable[Problem],
+    methods: Sequence[Any],
+    out: str | os.PathLike[str] = "results",
+    *,
+    jobs: int = 0,
+    progress: bool = True,
+    config: Evaluation | None = None,
+) -> pd.DataFrame:
+    """Score methods on problems, keep the results in a directory, and return them.
+
+    Cells that are there already, and complete, are not run again; ones that failed are. A method
+    that fails costs its own cells: their `status` is not "ok", and their `error` says why.
+
+    Args:
+        suite: a suite, its name, or any problems.
+        methods: names, `file.py:NAME`, or objects with `fit(key, task)`.
+        out: the results directory; `pandas.read_parquet(out)` reads it.
+        jobs: worker processes; 0 runs everything in this process, where a debugger sees it.
+        progress: whether to show a progress bar.
+        config: what is measured, and how precisely.
+
+    Returns:
+        One row per cell of this call: see DESIGN, "Results", for the columns.
+
+    Example:
+        >>> frame = run("2d-lite", ["mlp", SVI(my_guide)], out="results/")  # doctest: +SKIP
+    """
+    config = config or Evaluation()
+    name, problems = _problems(suite)
+    made = [resolve(item) for item in methods]
+    _check_names(made)
+    store = Store(out)
+    store.create()
+    cells = make_cells(made, problems, name, config)
+    bar = Progress(progress)
+    complete = _complete(store, bar.line)
+    missing = [cell for cell in cells if cell.id not in complete]
+    if len(missing) < len(cells):
+        bar.line(f"{len(cells) - len(missing)} of {len(cells)} cells are in {store.directory} already")
+    batches = list(make_batches(missing))
+    with bar.over(sum(batch.work for batch in batches), len(missing)):
+        if jobs == 0:
+            _run_here(batches, store, config, bar.advance)
+        else:
+            index = {id(method): i for i, method in enumerate(made)}
+            workers.run(batches, list(methods), index, store, config, jobs, bar.advance)
+    frame = store.read()
+    wanted = {cell.id for cell in cells}
+    ids = [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
+    return frame[[one in wanted for one in ids]].reset_index(drop=True)
+
+
+def _run_here(batches: list[Batch], store: Store, config: Evaluation, done: Callable[[Batch], None]) -> None:
+    programs = Programs()
+    for batch in batches:
+        for row in run_batch(batch, config, programs):
+            store.write(row)
+        done(batch)
+
+
+def _problems(suite: Suite | str | Iterable[Problem]) -> tuple[str, list[Problem]]:
+    if isinstance(suite, str):
+        suite = named_suite(suite)
+    name = suite.name if isinstance(suite, Suite) else "custom"
+    problems = list(suite)
+    if not problems:
+        raise UsageError("there are no problems to run on")
+    return name, problems
+
+
+def _check_names(methods: Sequence[Any]) -> None:
+    if not methods:
+        raise UsageError("there are no methods to run")
+    names = [method_name(method) for method in methods]
+    for name in names:
+        if names.count(name) > 1 and len({id(m) for m in methods}) < len(methods):
+            raise UsageError(f"the method {name} is given twice")
+
+
+def _complete(store: Store, report: Callable[[str], None]) -> set[str]:
+    """The ids of cells that are stored and did not fail."""
+    frame = store.read(report)
+    frame = frame[frame.status == OK]
+    return {cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)}
+
+
+__all__ = ["Cell", "run"]

@@ -1,0 +1,87 @@
+"""How a method is named on a command line: by its registered name or as `file.py:NAME`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.inference.base import METHODS, method, with_options
+
+SOURCE_DIGEST = "__pp_testbed_source__"  # set on a module loaded from a user's file
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """A method in words, which worker processes resolve for themselves.
+
+    >>> MethodSpec("ensemble", (("size", "30"),)).resolve().size
+    30
+    """
+
+    text: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def resolve(self) -> Any:
+        options: dict[str, Any] = dict(self.options)
+        if self.text in METHODS:
+            return method(self.text, **options)
+        path, colon, attribute = self.text.rpartition(":")
+        if not colon:
+            if self.text.endswith(".py"):
+                raise UsageError(f"{self.text}: say which object, as in {self.text}:METHOD")
+            raise unknown("method", self.text, METHODS)
+        return with_options(_named(_load(path, attribute), attribute), options)
+
+
+def resolve(item: Any) -> Any:
+    """A method from its name, from its specification, or itself."""
+    if isinstance(item, str):
+        item = MethodSpec(item)
+    made = item.resolve() if isinstance(item, MethodSpec) else item
+    if isinstance(made, type) or not callable(getattr(made, "fit", None)):
+        raise UsageError(f"{made!r} is not a method: it has no fit(key, task)")
+    return made
+
+
+def _load(path: str, attribute: str) -> Any:
+    """An attribute of a Python file."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"there is no file {path} (for the method {path}:{attribute})")
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    name = f"{file.stem}_{digest}"  # not the bare stem, which could be another module's
+    if name not in sys.modules:
+        sys.modules[name] = _import(file, name, digest)
+    module = sys.modules[name]
+    if not hasattr(module, attribute):
+        raise unknown(f"name in {path}", attribute, [n for n in vars(module) if not n.startswith("_")])
+    return getattr(module, attribute)
+
+
+def _import(file: Path, name: str, digest: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    setattr(module, SOURCE_DIGEST, digest)
+    if str(file.resolve().parent) not in sys.path:  # as for a script, so that it finds its neighbours
+        sys.path.append(str(file.resolve().parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _named(made: Any, attribute: str) -> Any:
+    """The method, called by the name it has in its file unless it has one of its own."""
+    if is_dataclass(made) and not isinstance(made, type) and getattr(made, "name", None) == "":
+        return replace(made, name=attribute)  # type: ignore[type-var]
+    return made

@@ -1,0 +1,116 @@
+"""The results store: one Parquet file per cell in one directory.
+
+`pandas.read_parquet(directory)` reads it. Files appear whole or not at all (temporary name, fsync,
+rename), and are named by what the cell is, so that two runs into one directory write the same files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pp_testbed.errors import UsageError
+
+_SCORES = [
+    name + suffix
+    for name in ("kl_marginal", "kl_joint", "kl_dyadic", "kl_aggregate")
+    for suffix in ("", "_stderr", "_bias")
+] + [name + suffix for name in ("accuracy", "nll", "brier", "ece") for suffix in ("", "_stderr")]
+
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("suite", "problem", "method", "config", "config_hash")]
+    + [("seed", pa.int64()), ("input_dim", pa.int64()), ("num_train", pa.int64())]
+    + [("temperature", pa.float64()), ("num_classes", pa.int64())]
+    + [(name, pa.float64()) for name in [*_SCORES, "fit_seconds", "evaluate_seconds"]]
+    + [("num_draws", pa.int64())]
+    + [(name, pa.string()) for name in ("labels", "status", "error", "version")]
+)
+
+OK = "ok"
+
+
+def cell_id(problem: str, config_hash: str, version: str) -> str:
+    """What identifies a cell: the problem, the configuration, and the version of the package."""
+    return hashlib.sha256("\n".join((problem, config_hash, version)).encode()).hexdigest()[:16]
+
+
+def file_name(row: dict[str, Any]) -> str:
+    """The file of a cell; the words are for people, the hash is what counts."""
+    words = "_".join(re.sub(r"[^\w.+-]+", "_", row[key]) for key in ("problem", "method"))
+    return f"{words[:150]}_{cell_id(row['problem'], row['config_hash'], row['version'])}.parquet"
+
+
+class Store:
+    """A results directory."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+
+    def create(self) -> None:
+        """Make the directory, or say in one line why it cannot be written to."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            probe = self.directory / f".probe-{uuid.uuid4().hex}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UsageError(f"cannot write results to {self.directory}: {error.strerror}") from None
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Add a cell. One that is there and complete stays as it is; a failed one is replaced."""
+        path = self.directory / file_name(row)
+        if path.exists() and (old := _read(path)) is not None and old["status"] == OK:
+            return
+        temporary = self.directory / f".{uuid.uuid4().hex}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), file, compression="none")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def read(self, report: Callable[[str], None] = lambda line: None) -> pd.DataFrame:
+        """All cells, one row each. Files that are not cells are reported, by name, and ignored."""
+        if not self.directory.is_dir():
+            raise UsageError(f"there is no results directory {self.directory}")
+        rows = []
+        for path in sorted(self.directory.iterdir()):
+            if path.name.startswith("."):
+                continue
+            row = _read(path)
+            if row is None:
+                report(f"ignored {path}: not a complete result file of pp_testbed")
+            else:
+                rows.append(row)
+        return frame(rows)
+
+
+def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """A data frame with the columns of the store, in the order of problems."""
+    table = pa.Table.from_pylist(list(rows), schema=SCHEMA).to_pandas()
+    order = ["method", "config_hash", "input_dim", "num_train", "temperature", "seed", "problem"]
+    return table.sort_values(order, ignore_index=True)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The row of a cell's file; None where the file is not one."""
+    try:
+        with path.open("rb") as file:
+            table = pq.read_table(file)
+    except (OSError, pa.ArrowException):
+        return None
+    if table.num_rows != 1 or not set(SCHEMA.names) <= set(table.column_names):
+        return None
+    row = {name: table[name][0].as_py() for name in SCHEMA.names}
+    return row if path.name == file_name(row) else None

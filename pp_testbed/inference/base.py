@@ -1,0 +1,253 @@
+"""The one Posterior type, what a method promises, and the registry of methods.
+
+A posterior approximation is a distribution over functions. `Posterior` is its only door: `draw`
+gives functions, `logits` gives their values. Nothing here knows how a posterior was made; that is
+what the other files of this folder are for, one per family. A new method is a new file and a line
+in `METHODS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.models.base import Array, Task, check_inputs
+
+
+class Entry(NamedTuple):
+    """Where a registered method lives, what it changes of its class's defaults, and what it is."""
+
+    path: str
+    options: dict[str, Any]
+    summary: str
+
+
+_MAP = "pp_testbed.inference.map_ensemble"
+METHODS = {
+    "uniform": Entry("pp_testbed.inference.baselines:Uniform", {}, "every class equally likely everywhere"),
+    "prior": Entry("pp_testbed.inference.baselines:Prior", {}, "the prior predictive: no data seen"),
+    "logistic": Entry(f"{_MAP}:Ensemble", {"hidden": (), "size": 1}, "MAP logistic regression"),
+    "mlp": Entry(f"{_MAP}:Ensemble", {"size": 1}, "one MAP network: training with weight decay"),
+    "ensemble": Entry(f"{_MAP}:Ensemble", {}, "MAP networks from many starts"),
+    "ensemble+": Entry(f"{_MAP}:EnsemblePlus", {}, "an ensemble with prior functions"),
+    "mean-field": Entry("pp_testbed.inference.svi:MeanField", {}, "VI: independent normals for all weights"),
+    "low-rank": Entry(
+        "pp_testbed.inference.svi:LowRank", {}, "VI: a normal of diagonal + low-rank covariance"
+    ),
+}
+
+
+class Posterior(Protocol):
+    """A distribution over functions."""
+
+    def draw(self, key: Array, num_draws: int) -> Finite:
+        """Draw functions. A finite posterior is given whole, with its weights, never resampled."""
+        ...
+
+    def logits(self, key: Array, x: Array, num_draws: int = 1000) -> Array:
+        """Logits [draws, N, K] of drawn functions at inputs x [N, d]."""
+        ...
+
+
+class Method(Protocol):
+    """A way of approximating posteriors: hyperparameters, and `fit`.
+
+    A method that has an attribute `networks` promises more: `fit` is a pure JAX function of
+    `(self, key, task)`, all of them pytrees, that respects `task.data_weights`, and trains so many
+    networks together. The runner maps it over problems and hyperparameters. Any other object with
+    `fit(key, task)` is called one problem at a time.
+    """
+
+    def fit(self, key: Array, task: Task) -> Posterior: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Finite:
+    """Finitely many functions with weights, such as an ensemble or a chain.
+
+    Attributes:
+        function: a pytree callable, `(draw, x [N, d]) -> [N, K]`.
+        draws: a pytree with a leading axis [M].
+        log_weights: [M], normalised.
+        losses: the loss curves of the training that made it, if any: [M, steps].
+    """
+
+    function: Partial
+    draws: Any
+    log_weights: Array
+    losses: Array | None = None
+
+    @classmethod
+    def equal(cls, function: Partial, draws: Any, losses: Array | None = None) -> Finite:
+        """Equal weights for all draws."""
+        num = jax.tree.leaves(draws)[0].shape[0]
+        return cls(function, draws, jnp.full(num, -jnp.log(num)), losses)
+
+    def draw(self, key: Array, num_draws: int) -> Finite:
+        return self
+
+    def values(self, x: Array) -> Array:
+        """Logits [M, N, K] of every function at x [N, d]."""
+        return jax.vmap(self.function, in_axes=(0, None))(self.draws, x)
+
+    def logits(self, key: Array, x: Array, num_draws: int = 1000) -> Array:
+        check_inputs(x)
+        return _values(self, x)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sampled:
+    """A posterior that can be drawn from without end, such as a fitted guide.
+
+    Attributes:
+        function: as in `Finite`. sampler: a pytree callable, `key -> draw`.
+        losses: the loss curve of the training that made it, if any: [steps].
+    """
+
+    function: Partial
+    sampler: Partial
+    losses: Array | None = None
+
+    def draw(self, key: Array, num_draws: int) -> Finite:
+        draws = jax.vmap(self.sampler)(jax.random.split(key, num_draws))
+        return Finite.equal(self.function, draws)
+
+    def logits(self, key: Array, x: Array, num_draws: int = 1000) -> Array:
+        check_inputs(x)
+        return _values(_draw(self, key, num_draws), x)
+
+
+_values = jax.jit(Finite.values)
+_draw = jax.jit(Sampled.draw, static_argnums=2)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A posterior written in NumPy, scikit-learn, PyTorch or anything that Python can call.
+
+    Attributes:
+        function: `(x [N, d], rng) -> [N, K]`, the logits of one drawn function at all of x; or, where
+            `is_finite`, `x -> [M, N, K]`, those of every function.
+        is_finite: whether there are finitely many functions.
+        log_weights: [M] for a finite one; equal if None.
+    """
+
+    function: Callable[..., Any]
+    is_finite: bool = False
+    log_weights: Any = None
+
+    def draw(self, key: Array, num_draws: int) -> Finite:
+        raise TypeError("a posterior written in plain Python has values, not draws; use .logits")
+
+    def logits(self, key: Array, x: Array, num_draws: int = 1000) -> Array:
+        check_inputs(x)
+        inputs = np.asarray(x)
+        if self.is_finite:
+            values = np.asarray(self.function(inputs))
+        else:
+            seed = np.asarray(jax.random.key_data(key)).tolist()
+            # One generator per draw: the same draw is the same function whatever x it is asked at.
+            rngs = [np.random.default_rng([*seed, draw]) for draw in range(num_draws)]
+            values = np.stack([np.asarray(self.function(inputs, rng)) for rng in rngs])
+        if values.ndim != 3 or values.shape[1] != len(inputs):
+            expected = "[draws, N, K]" if self.is_finite else "[N, K]"
+            shape = values.shape if self.is_finite else values.shape[1:]
+            raise UsageError(f"logits have shape {shape}; expected {expected} with N = {len(inputs)}")
+        return jnp.asarray(values, dtype=jnp.float32)
+
+
+def finite(function: Callable[[Any], Any], weights: Any = None) -> Plain:
+    """A finite posterior from a plain callable, `x [N, d] -> logits [draws, N, K]`.
+
+    Args:
+        function: any Python; called with a NumPy array.
+        weights: of the draws, non-negative; equal if None.
+
+    Example:
+        >>> posterior = finite(lambda x: np.zeros((5, len(x), 2)))
+        >>> posterior.logits(jax.random.key(0), np.ones((3, 2))).shape
+        (5, 3, 2)
+    """
+    if weights is None:
+        return Plain(function, True)
+    weights = np.asarray(weights, dtype=np.float64)
+    if weights.ndim != 1 or not (weights >= 0).all() or weights.sum() <= 0:
+        raise UsageError("weights must be non-negative, one per draw, and not all zero")
+    with np.errstate(divide="ignore"):
+        return Plain(function, True, np.log(weights / weights.sum()))
+
+
+def sampled(function: Callable[[Any, np.random.Generator], Any]) -> Plain:
+    """A posterior from a plain callable that draws one function, `(x [N, d], rng) -> [N, K]`."""
+    return Plain(function)
+
+
+def method(name: str, **options: Any) -> Method:
+    """A registered method by its name, with some of its hyperparameters changed.
+
+    >>> method("ensemble", size=30).size
+    30
+    """
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    entry = METHODS[name]
+    module, attribute = entry.path.split(":")
+    made = getattr(import_module(module), attribute)(name=name, **entry.options)
+    return with_options(made, options)
+
+
+def with_options(made: Any, options: dict[str, Any]) -> Any:
+    """Change hyperparameters of a method; values may be text, as from a command line."""
+    if not is_dataclass(made) or isinstance(made, type):
+        if options:
+            raise UsageError(f"{method_name(made)} is not a dataclass: it has no options to set")
+        return made
+    known = {f.name: f for f in fields(made) if f.name != "name"}
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {method_name(made)}", option, known)
+    return replace(
+        made, **{k: _converted(method_name(made), k, v, getattr(made, k)) for k, v in options.items()}
+    )
+
+
+def _converted(owner: str, option: str, value: Any, current: Any) -> Any:
+    """Give `value` the type of the option's current value, or say why it cannot have it."""
+    if not isinstance(value, str) or isinstance(current, str):
+        converted = value
+    else:
+        try:
+            converted = _parse(value, current)
+        except ValueError:
+            kind = "numbers like 50,50" if isinstance(current, tuple) else type(current).__name__
+            raise UsageError(f"{owner}.{option}={value}: expected {kind}, as in {current!r}") from None
+    if isinstance(current, float) and isinstance(converted, int):
+        return float(converted)
+    return converted
+
+
+def _parse(text: str, like: Any) -> Any:
+    if isinstance(like, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if isinstance(like, tuple):
+        return tuple(int(part) for part in text.strip("()").split(",") if part)
+    if isinstance(like, int | float):
+        return type(like)(text)
+    raise ValueError(text)
+
+
+def method_name(made: Any) -> str:
+    """What a table calls a method."""
+    return cast(str, getattr(made, "name", "")) or type(made).__name__

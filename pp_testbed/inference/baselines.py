@@ -1,0 +1,42 @@
+"""Posteriors that have not looked at the data: uniform predictions, and the prior itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from pp_testbed.inference.base import Finite, Sampled
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits, sample_latents
+
+
+@pytree_dataclass
+class Uniform:
+    """Every class equally likely everywhere: logits 0."""
+
+    name: str = "uniform"
+    networks: ClassVar[int] = 1
+
+    def fit(self, key: Array, task: Task) -> Finite:
+        return Finite.equal(Partial(_constant), jnp.zeros((1, task.num_classes)))
+
+
+def _constant(logits: Array, x: Array) -> Array:
+    return jnp.broadcast_to(logits, (x.shape[0], logits.shape[0]))
+
+
+@pytree_dataclass
+class Prior:
+    """The prior predictive of the generative model, which is the posterior of no data."""
+
+    name: str = "prior"
+    networks: ClassVar[int] = 8  # its draws are as many to evaluate as those of any other
+
+    def fit(self, key: Array, task: Task) -> Sampled:
+        sampler = Partial(_sample_prior, task.model, task.x[:1], task.y[:1])
+        return Sampled(Partial(read_logits, task.model), sampler)
+
+
+def _sample_prior(model, x: Array, y: Array, key: Array):  # type: ignore[no-untyped-def]
+    return sample_latents(model, key, x, y)

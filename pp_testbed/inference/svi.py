@@ -1,0 +1,241 @@
+"""Stochastic variational inference: the engine that fits any NumPyro model and guide.
+
+`fit` is the engine, one pure function for one start; vmap it over problems, members and
+hyperparameters. `SVI` is the method around it that a user's own guide runs in. `MeanField` and
+`LowRank` are Gaussian guides over the generative model. Guides of other families (maximum a
+posteriori, masks, indices) are in files of their own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import optax
+from jax.tree_util import Partial
+from numpyro import handlers
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoNormal
+
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Sampled
+from pp_testbed.models.base import (
+    Array,
+    Params,
+    Task,
+    is_latent,
+    pytree_dataclass,
+    read_logits,
+    sample_latents,
+)
+
+Program = Callable[..., Any]
+
+
+class Fit(NamedTuple):
+    """What training gives: the guide's parameters, and the loss at each step, [steps]."""
+
+    params: Params
+    losses: Array
+
+
+class weigh_observations(handlers.scale):  # noqa: N801  (NumPyro names its handlers like functions)
+    """Scale the log density of observed sites, row by row, and leave latent sites alone."""
+
+    def __init__(self, weights: Any) -> None:
+        # Not scale.__init__, which refuses the weight 0 of padding and of bootstraps.
+        super(handlers.scale, self).__init__()
+        self.scale = weights
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["is_observed"]:
+            super().process_message(msg)
+
+
+def weighted(model: Program) -> Program:
+    """The model with one more argument: the weight of each row in the likelihood, [B]."""
+
+    def weighted_model(x: Array, y: Array | None = None, weights: Any = 1.0) -> Any:
+        with weigh_observations(weights):
+            return model(x, y)
+
+    return weighted_model
+
+
+def bound_guide(guide: Any, model: Program) -> Program:
+    """A guide program `(x, y, weights)`, from an autoguide class or a function `(x, y=None)`."""
+    if _is_autoguide_class(guide):
+        return guide(weighted(model))
+    return lambda x, y=None, weights=1.0: guide(x, y)
+
+
+def _is_autoguide_class(guide: Any) -> bool:
+    base = guide.func if isinstance(guide, partial) else guide
+    return inspect.isclass(base) and issubclass(base, AutoGuide)
+
+
+def minibatch(key: Array, task: Task, row_weights: Array, size: int) -> tuple[Array, Array, Array]:
+    """Rows x [B, d], y [B] and their weights [B] in an unbiased estimate of the log likelihood.
+
+    Where the data fit into a batch, it is all of them.
+    """
+    if task.x.shape[0] <= size:
+        return task.x, task.y, row_weights * task.data_weights
+    fits = task.num_train <= size
+    some = jax.random.randint(key, (size,), 0, task.num_train)
+    rows = jnp.where(fits, jnp.arange(size), some)
+    scale = jnp.where(fits, task.data_weights[:size], task.num_train / size)
+    return task.x[rows], task.y[rows], row_weights[rows] * scale
+
+
+def fit(
+    key: Array,
+    model: Program,
+    guide: Any,
+    task: Task,
+    *,
+    optimizer: optax.GradientTransformation,
+    loss: Any,
+    num_steps: int,
+    batch_size: int = 100,
+    row_weights: Array | None = None,
+) -> Fit:
+    """Minimise the loss (the negative ELBO) of one model and guide from one start.
+
+    The gradient is divided by the number of data, so that a step size means the same for any T.
+
+    Args:
+        key: for the start, the minibatches and the guide's noise.
+        model: `(x, y)`, written for the whole data set; its observed sites are scaled here.
+        guide: a guide `(x, y)` or an autoguide class.
+        task: the data, `task.x` [P, d], `task.y` [P].
+        optimizer: any of optax. loss: any ELBO of NumPyro.
+        num_steps: steps. batch_size: rows per step; where the data have fewer, all of them.
+        row_weights: of each row in the likelihood [P], say of a bootstrap; 1 if None.
+
+    Returns:
+        The guide's parameters, constrained, and the loss at each step.
+    """
+    weights = jnp.ones(task.x.shape[0]) if row_weights is None else row_weights
+    per_datum = optax.chain(optax.scale(1.0 / task.num_train), optimizer)
+    svi = numpyro.infer.SVI(weighted(model), bound_guide(guide, model), per_datum, loss)
+    key_init, key_steps = jax.random.split(key)
+    state = svi.init(key_init, *minibatch(key_init, task, weights, batch_size))
+
+    def step(state: Any, key: Array) -> tuple[Any, Array]:
+        return svi.update(state, *minibatch(key, task, weights, batch_size))
+
+    state, losses = jax.lax.scan(step, state, jax.random.split(key_steps, num_steps))
+    return Fit(svi.get_params(state), losses)
+
+
+def sample_guide(guide: Any, model: Program, params: Params, x: Array, y: Array, key: Array) -> Params:
+    """Draw latent sites from a fitted guide."""
+    fitted = handlers.substitute(bound_guide(guide, model), data=params)
+    return sample_latents(fitted, key, x, y)
+
+
+def check_sites(model: Program, guide: Any, task: Task) -> None:
+    """Raise a UsageError unless the guide's latent sites are the model's, and it has `logits`."""
+
+    def shapes(program: Program) -> Params:
+        return jax.eval_shape(partial(sample_latents, program), jax.random.key(0), task.x, task.y)
+
+    expected, found = shapes(model), shapes(bound_guide(guide, model))
+    if extra := sorted(found.keys() - expected.keys()):
+        raise UsageError(
+            f"the guide samples {', '.join(extra)}, which the model does not have; "
+            f"it has {', '.join(expected)}"
+        )
+    if missing := sorted(expected.keys() - found.keys()):
+        raise UsageError(f"the guide does not sample the model's {', '.join(missing)}")
+    for site, value in expected.items():
+        if found[site].shape != value.shape:
+            raise UsageError(
+                f"the guide's site {site} has shape {found[site].shape}; the model's has {value.shape}"
+            )
+
+
+@pytree_dataclass
+class SVI:
+    """Variational inference with any guide, by default over the generative model itself.
+
+    Maximises ELBO(φ) = E_q[log p(y | x, θ) + log p(θ) - log q(θ; φ)].
+
+    Args:
+        guide: a NumPyro guide `guide(x, y=None)`, or an autoguide class such as `AutoNormal`.
+        model: a NumPyro model `model(x, y=None)` with a `logits` site, written for the whole data
+            set; the task's own model if None.
+        optimizer: an optax optimiser that takes the learning rate.
+        loss: an ELBO of NumPyro. num_steps, batch_size, learning_rate: of the optimiser.
+        num_starts: how many starts are trained; the one with the lowest mean loss over the last
+            tenth of its steps is kept.
+
+    Example:
+        >>> from numpyro.infer.autoguide import AutoNormal
+        >>> SVI(AutoNormal, num_steps=2000).num_steps
+        2000
+    """
+
+    guide: Any
+    model: Program | None = None
+    optimizer: Callable[..., optax.GradientTransformation] = optax.adam
+    loss: Any = Trace_ELBO()
+    num_steps: int = 2000
+    batch_size: int = 100
+    learning_rate: float = 3e-3
+    num_starts: int = 1
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.guide, AutoGuide):
+            kind = type(self.guide).__name__
+            raise UsageError(f"pass the autoguide's class, {kind}, not an instance of it")
+        if not callable(self.guide):
+            raise UsageError(f"a guide is a function or an autoguide class, not {self.guide!r}")
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains together."""
+        return self.num_starts * getattr(self.loss, "num_particles", 1)
+
+    def fit(self, key: Array, task: Task) -> Sampled:
+        model = task.model if self.model is None else Partial(self.model)
+        check_sites(model, self.guide, task)
+
+        def start(key: Array) -> Fit:
+            return fit(
+                key,
+                model,
+                self.guide,
+                task,
+                optimizer=self.optimizer(self.learning_rate),
+                loss=self.loss,
+                num_steps=self.num_steps,
+                batch_size=self.batch_size,
+            )
+
+        fits = jax.vmap(start)(jax.random.split(key, self.num_starts))
+        final = fits.losses[:, -max(1, self.num_steps // 10) :].mean(axis=1)
+        best = jax.tree.map(lambda leaf: leaf[jnp.nanargmin(final)], fits)
+        sampler = Partial(partial(sample_guide, self.guide), model, best.params, task.x, task.y)
+        return Sampled(Partial(read_logits, model), sampler, best.losses)
+
+
+@pytree_dataclass
+class MeanField(SVI):
+    """Independent normal distributions for all weights of the generative model."""
+
+    guide: Any = partial(AutoNormal, init_scale=0.1)
+
+
+@pytree_dataclass
+class LowRank(SVI):
+    """A normal distribution of covariance diagonal + low rank (8) for all weights."""
+
+    guide: Any = partial(AutoLowRankMultivariateNormal, init_scale=0.1, rank=8)

@@ -1,0 +1,181 @@
+"""Environments, tasks, and the two things every NumPyro model of the testbed does.
+
+A *model* is a callable `model(x, y=None, num_train=None)` that writes a NumPyro program: latent
+sites, one deterministic site `logits` and one observed site `y`. The same model is the prior that
+generates the truth and the prior that a method conditions.
+
+What lives here: what models share (`observe`, `latents`, `logits`), the truth (`Environment`) and
+what a method may see of it (`Task`). The models themselves are in their own files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, TypeAlias, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro import handlers
+
+from pp_testbed.errors import UsageError
+
+Array: TypeAlias = jax.Array
+Params: TypeAlias = dict[str, Array]
+T = TypeVar("T")
+
+
+class Model(Protocol):
+    """What a generative model of the testbed promises (see `GenerativeMLP` for the main one)."""
+
+    @property
+    def input_dim(self) -> int: ...
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def temperature(self) -> Any: ...
+
+    def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Any: ...
+
+    def inputs(self, key: Array, num: int) -> Array: ...
+
+
+@dataclass_transform(frozen_default=True)
+def pytree_dataclass(cls: type[T]) -> type[T]:
+    """A frozen dataclass whose fields annotated `float` are data and all others are structure.
+
+    The data are traced, stacked and mapped by JAX: ten temperatures or weight decays are one
+    compiled program. The structure (names, sizes, functions) is compiled in.
+    """
+    cls = dataclass(frozen=True)(cls)
+    kinds = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]
+    data = [name for name, kind in kinds.items() if kind in ("float", float)]
+    meta = [name for name in kinds if name not in data]
+    return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+
+
+def observe(logits: Array, y: Array | None, num_train: Any = None) -> Array:
+    """The end of every model: record `logits` [B, K], observe labels `y` [B].
+
+    Where `x` is a minibatch of B out of `num_train` rows, the log likelihood counts
+    `num_train / B` times, so that its expectation is that of the whole data set.
+    """
+    numpyro.deterministic("logits", logits)
+    num_rows = logits.shape[-2]
+    scale = 1.0 if num_train is None else num_train / num_rows
+    with numpyro.plate("data", num_rows), handlers.scale(scale=scale):
+        return numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+
+def is_latent(site: dict[str, Any]) -> bool:
+    """Whether a site of a trace is an unobserved random variable of the model."""
+    return (
+        site["type"] == "sample"
+        and not site["is_observed"]
+        and not site.get("infer", {}).get("is_auxiliary", False)
+    )
+
+
+def sample_latents(program: Callable[..., Any], key: Array, x: Array, y: Array) -> Params:
+    """One draw of the latent sites of a model, which is a draw of its prior, or of a guide."""
+    trace = handlers.trace(handlers.seed(program, key)).get_trace(x, y)
+    return {name: site["value"] for name, site in trace.items() if is_latent(site)}
+
+
+def read_logits(model: Callable[..., Any], latents: Params, x: Array) -> Array:
+    """The `logits` site [N, K] of a model at inputs x [N, d], its latent sites given."""
+    conditioned = handlers.seed(handlers.substitute(model, data=latents), jax.random.key(0))
+    return handlers.trace(conditioned).get_trace(x, no_labels(x))["logits"]["value"]
+
+
+def no_labels(x: Array) -> Array:
+    """Labels [N] for a program that wants some where none matter."""
+    return jnp.zeros(x.shape[0], dtype=jnp.int32)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Environment:
+    """The truth of a problem: one draw of the generative model's parameters. For judges only."""
+
+    model: Model
+    latents: Params
+
+    def logits(self, x: Array) -> Array:
+        """Logits [N, K] at x [N, d], divided by the temperature: softmax gives p(y | x)."""
+        return read_logits(self.model, self.latents, x)
+
+    def labels(self, key: Array, x: Array) -> Array:
+        """Labels [N] at x [N, d], drawn by the model itself."""
+        return handlers.seed(handlers.substitute(self.model, data=self.latents), key)(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Task:
+    """What a method may see: the model that the truth was drawn from, and the data.
+
+    Attributes:
+        model: the generative model, whose prior is the truth's own.
+        x: inputs [P, d]. y: labels [P], in 0, ..., K-1.
+        num_train: T, how many of the P rows are data. The rows after them repeat the data, so that
+            problems of different T share one compiled program; outside the runner P equals T.
+
+    Example:
+        >>> task = problem.task                                          # doctest: +SKIP
+        >>> numpyro.infer.MCMC(kernel, ...).run(key, task.model, task.x, task.y)  # doctest: +SKIP
+    """
+
+    model: Model
+    x: Array
+    y: Array
+    num_train: Any
+
+    @property
+    def input_dim(self) -> int:
+        return self.model.input_dim
+
+    @property
+    def num_classes(self) -> int:
+        return self.model.num_classes
+
+    @property
+    def temperature(self) -> Any:
+        return self.model.temperature
+
+    @property
+    def data_weights(self) -> Array:
+        """1 for a row of data, 0 for a row of padding: [P]."""
+        return (jnp.arange(self.x.shape[0]) < self.num_train).astype(self.x.dtype)
+
+
+def task(model: Model, x: Any, y: Any) -> Task:
+    """A task from one's own data, checked: inputs x [T, d], labels y [T] in 0, ..., K-1."""
+    x, y = np.asarray(x, dtype=np.float32), np.asarray(y)
+    check_inputs(x, model.input_dim)
+    if y.shape != x.shape[:1]:
+        raise UsageError(f"labels have shape {y.shape}; expected ({x.shape[0]},), one per input")
+    classes = model.num_classes
+    wrong = ~np.isin(y, np.arange(classes))
+    if wrong.any():
+        raise UsageError(
+            f"label {y[wrong][0]} at row {np.argmax(wrong)} is outside the classes 0..{classes - 1}"
+        )
+    return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.int32), x.shape[0])
+
+
+def check_inputs(x: Any, input_dim: int | None = None) -> None:
+    """Raise a UsageError unless x is a finite array [N, d]. Traced arrays pass by their shape."""
+    if x.ndim != 2 or (input_dim is not None and x.shape[1] != input_dim):
+        expected = "d" if input_dim is None else input_dim
+        raise UsageError(f"inputs have shape {tuple(x.shape)}; expected [N, {expected}]")
+    if isinstance(x, jax.core.Tracer):
+        return
+    bad = ~np.isfinite(np.asarray(x)).all(axis=1)
+    if bad.any():
+        raise UsageError(f"inputs contain NaN or infinity, first at row {int(np.argmax(bad))}")

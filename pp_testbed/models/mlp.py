@@ -1,0 +1,153 @@
+"""Multi-layer perceptrons: the one that generates the truth, and the one that agents train.
+
+`GenerativeMLP` is the prior of the 2-D testbed (Osband et al., 2022, "The Neural Testbed").
+`AgentMLP` is the network of that paper's agents: no temperature, a Gaussian prior that is weight
+decay. Both are NumPyro models; both end in `models.base.observe`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+from pp_testbed.errors import unknown
+from pp_testbed.models.base import Array, Params, observe, pytree_dataclass
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
+    "swish": jax.nn.swish,
+    "sigmoid": jax.nn.sigmoid,
+    "selu": jax.nn.selu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "gelu": jax.nn.gelu,
+}
+
+
+def mlp(params: Params, x: Array, activation: str = "relu") -> Array:
+    """A perceptron with weights `w0, w1, ...` and biases `b0, ...`: x [N, d] -> [N, K].
+
+    A layer without a bias in `params` has none.
+    """
+    depth = sum(name.startswith("w") for name in params)
+    hidden = x
+    for layer in range(depth):
+        hidden = hidden @ params[f"w{layer}"]
+        if f"b{layer}" in params:
+            hidden = hidden + params[f"b{layer}"]
+        if layer < depth - 1:
+            hidden = ACTIVATIONS[activation](hidden)
+    return hidden
+
+
+def layer_shapes(input_dim: int, hidden: tuple[int, ...], num_classes: int) -> list[tuple[int, int]]:
+    """(fan_in, fan_out) of each layer."""
+    sizes = (input_dim, *hidden, num_classes)
+    return list(zip(sizes[:-1], sizes[1:], strict=True))
+
+
+def truncate(z: Array, bound: float = 2.0) -> Array:
+    """Push a standard normal through the quantile function of one that is cut at ±bound.
+
+    Q(z) = √2 erfinv(erf(bound / √2) erf(z / √2)). The result is not rescaled: its standard deviation
+    is 0.88 for bound 2.
+    """
+    root = math.sqrt(2.0)
+    return root * jax.lax.erf_inv(math.erf(bound / root) * jax.lax.erf(z / root))
+
+
+def truncated_normal(key: Array, shape: tuple[int, ...], fan_in: int) -> Array:
+    """The usual start of a weight matrix: sd 1/sqrt(fan_in), cut at ±2 sd."""
+    return jax.random.truncated_normal(key, -2.0, 2.0, shape) / jnp.sqrt(fan_in)
+
+
+@pytree_dataclass
+class GenerativeMLP:
+    """The generative model of the testbed: softmax(network(x) / temperature), x ~ N(0, I_d).
+
+    Weights are truncated normal with sd 1/sqrt(fan_in), cut at ±2 sd and not rescaled; first-layer
+    biases are N(0, 1/d); there are no other biases. Sites are non-centred (`w0_base ~ N(0, I)`), so
+    that a sampler or a guide sees an isotropic prior.
+
+    Args:
+        input_dim: d. num_classes: K. hidden: units of each hidden layer.
+        activation: one of `ACTIVATIONS`.
+        init: "truncated", or "normal" for weights that are not cut.
+        temperature: rho; small means nearly deterministic labels.
+    """
+
+    input_dim: int = 2
+    num_classes: int = 2
+    hidden: tuple[int, ...] = (50, 50)
+    activation: str = "relu"
+    init: str = "truncated"
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise unknown("activation", self.activation, ACTIVATIONS)
+        if self.init not in ("truncated", "normal"):
+            raise unknown("init", self.init, ("truncated", "normal"))
+
+    def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
+        shapes = layer_shapes(self.input_dim, self.hidden, self.num_classes)
+        spread = truncate if self.init == "truncated" else lambda z: z
+        params = {}
+        for layer, (fan_in, fan_out) in enumerate(shapes):
+            base = _normal(f"w{layer}_base", (fan_in, fan_out))
+            params[f"w{layer}"] = spread(base) / jnp.sqrt(fan_in)
+        params["b0"] = _normal("b0_base", (shapes[0][1],)) / jnp.sqrt(self.input_dim)
+        return observe(mlp(params, x, self.activation) / self.temperature, y, num_train)
+
+    def inputs(self, key: Array, num: int) -> Array:
+        """Draw inputs [num, d] from their distribution, N(0, I_d)."""
+        return jax.random.normal(key, (num, self.input_dim))
+
+
+@pytree_dataclass
+class AgentMLP:
+    """The network of an agent, a perceptron with biases whose parameters are all N(0, prior_sd²).
+
+    It outputs logits directly; the temperature is for its prior to know. Its MAP is a network
+    trained with weight decay: -log p = T·(mean cross-entropy) + ‖θ‖² / (2 prior_sd²) + constant.
+    """
+
+    input_dim: int
+    num_classes: int
+    hidden: tuple[int, ...]
+    prior_sd: float
+    activation: str = "relu"
+
+    def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
+        return observe(self.network(self.params(), x), y, num_train)
+
+    def params(self) -> Params:
+        """Declare the weights and biases as sites."""
+        params = {}
+        for layer, shape in enumerate(layer_shapes(self.input_dim, self.hidden, self.num_classes)):
+            params[f"w{layer}"] = _normal(f"w{layer}", shape, self.prior_sd)
+            params[f"b{layer}"] = _normal(f"b{layer}", shape[1:], self.prior_sd)
+        return params
+
+    def network(self, params: Params, x: Array) -> Array:
+        """Logits [N, K] at x [N, d]."""
+        return mlp(params, x, self.activation)
+
+    def start(self, key: Array) -> Params:
+        """Where training starts: truncated normal weights, zero biases."""
+        shapes = layer_shapes(self.input_dim, self.hidden, self.num_classes)
+        params = {}
+        for layer, (shape, k) in enumerate(zip(shapes, jax.random.split(key, len(shapes)), strict=True)):
+            params[f"w{layer}"] = truncated_normal(k, shape, shape[0])
+            params[f"b{layer}"] = jnp.zeros(shape[1:])
+        return params
+
+
+def _normal(name: str, shape: tuple[int, ...], scale: Any = 1.0) -> Array:
+    return numpyro.sample(name, dist.Normal(0.0, scale).expand(shape).to_event(len(shape)))

@@ -1,0 +1,199 @@
+"""Tables from results: means over problems, standard errors across seeds, paired ratios.
+
+`leaderboard` makes the numbers, a data frame; `render` makes them text. Where the numbers of a
+single cell come from is the evaluator's business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pp_testbed.errors import unknown
+from pp_testbed.experiments.store import OK
+
+COLUMNS = {
+    "kl_marginal": "d¹",
+    "kl_joint": "d¹⁰",
+    "kl_dyadic": "d¹⁰,²",
+    "accuracy": "accuracy",
+    "ece": "ECE",
+    "fit_seconds": "fit [s]",
+}
+FORMATS = ("table", "csv", "markdown", "latex", "json")
+
+
+def leaderboard(frame: pd.DataFrame, by: Sequence[str] = (), baseline: str = "mlp") -> pd.DataFrame:
+    """One row per method (and per group of `by`), best joint score first.
+
+    Each score is a mean over problems with, in `_stderr`, the standard error of that mean across
+    seeds: T, temperature and model are the benchmark's choice, the seeds are its sample. `ratio` is the
+    mean of kl_joint over that of the baseline on the problems that both have, `ratio_stderr` its
+    paired standard error.
+
+    Args:
+        frame: results, as `pt.run` returns them or `pandas.read_parquet` reads them.
+        by: columns of the frame to break the table down by, such as "num_train".
+        baseline: the method in the denominator of the ratio.
+    """
+    frame = frame.assign(method=method_labels(frame))
+    for column in by:
+        if column not in frame.columns:
+            raise unknown("column", column, ("num_train", "temperature", "input_dim", "suite", "seed"))
+    rows = []
+    groups = frame.groupby(list(by), sort=True) if by else [((), frame)]
+    for values, group in groups:
+        reference = group[(group.method == baseline) & (group.status == OK)]
+        for method, cells in group.groupby("method", sort=False):
+            head = dict(zip(by, values, strict=True)) | {"method": method}
+            rows.append(head | _summary(cells, reference))
+    table = pd.DataFrame(rows)
+    return table.sort_values([*by, "kl_joint"], ignore_index=True)
+
+
+def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
+    good = cells[cells.status == OK]
+    row: dict[str, Any] = {"problems": len(good), "failed": len(cells) - len(good)}
+    for name in COLUMNS:
+        row[name] = good[name].mean()
+        row[name + "_stderr"] = stderr_of_mean(good[name], strata(good))
+    row["ratio"], row["ratio_stderr"] = paired_ratio(good, reference)
+    return row
+
+
+def strata(cells: pd.DataFrame) -> pd.Series:
+    """What a problem is but for its seed."""
+    return cells.problem.str.rpartition("-s")[0]
+
+
+def stderr_of_mean(values: pd.Series, stratum: pd.Series) -> float:
+    """Standard error of the mean of values, where only variation within a stratum is chance.
+
+    sqrt(sum_s n_s var_s) / n. Where no stratum has two values, that of a simple sample; NaN for one.
+    """
+    groups = values.groupby(stratum)
+    if (groups.count() < 2).any():
+        return float(values.sem()) if len(values) > 1 else float("nan")
+    return float(np.sqrt((groups.count() * groups.var()).sum()) / len(values))
+
+
+def paired_ratio(cells: pd.DataFrame, reference: pd.DataFrame) -> tuple[float, float]:
+    """Ratio of mean kl_joint on common problems, r = mean a / mean b, and its standard error.
+
+    The delta method: the error of r is that of mean(a - r b), divided by mean b.
+    """
+    columns = ["problem", "kl_joint"]
+    both = cells[columns].merge(reference[columns], on="problem", suffixes=("", "_baseline"))
+    if both.empty:
+        return float("nan"), float("nan")
+    base = both.kl_joint_baseline.mean()
+    ratio = both.kl_joint.mean() / base
+    residual = both.kl_joint - ratio * both.kl_joint_baseline
+    return ratio, stderr_of_mean(residual, strata(both)) / base
+
+
+def method_labels(frame: pd.DataFrame) -> pd.Series:
+    """Names of methods, made distinct by the settings in which configurations of one name differ."""
+    labels: dict[tuple[str, str, str], str] = {}
+    for method, group in frame.groupby("method"):
+        configs = {
+            (row.config_hash, row.version): _flat(json.loads(row.config)) | {"version": row.version}
+            for row in group.drop_duplicates(["config_hash", "version"]).itertuples()
+        }
+        keys = sorted({key for config in configs.values() for key in config})
+        differing = [k for k in keys if len({str(c.get(k)) for c in configs.values()}) > 1]
+        for identity, config in configs.items():
+            words = ", ".join(f"{key.rpartition('.')[2]}={config.get(key)}" for key in differing)
+            labels[(str(method), *identity)] = f"{method} ({words})" if words else str(method)
+    keys_of_rows = zip(frame.method, frame.config_hash, frame.version, strict=True)
+    return pd.Series([labels[key] for key in keys_of_rows], index=frame.index, dtype=object)
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(config, dict):
+        return {prefix: config}
+    return {
+        key: value for name, item in config.items() for key, value in _flat(item, f"{prefix}.{name}").items()
+    }
+
+
+def render(table: pd.DataFrame, style: str = "table", baseline: str = "mlp") -> Any:
+    """A leaderboard as something to print: a rich table, or text in one of `FORMATS`."""
+    if style not in FORMATS:
+        raise unknown("format", style, FORMATS)
+    if style == "csv":
+        return table.to_csv(index=False)
+    if style == "json":
+        return table.to_json(orient="records", indent=1)
+    heads, rows, numeric = _cells(table, baseline)
+    return {"table": _rich, "markdown": _markdown, "latex": _latex}[style](heads, rows, numeric)
+
+
+def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str]], list[bool]]:
+    """Headings, cells as text, and which columns are numbers."""
+    columns = dict(COLUMNS) | {"ratio": f"d¹⁰ / {baseline}"}
+    groups = list(table.columns[: table.columns.get_loc("problems")])
+    heads = [*groups, "problems", *columns.values()]
+    rows = []
+    for row in table.to_dict("records"):
+        cells = [_text(row[group]) for group in groups]
+        failed = f" (+{row['failed']} failed)" if row["failed"] else ""
+        cells.append(f"{row['problems']}{failed}")
+        cells += [_with_error(row[name], row[name + "_stderr"]) for name in columns]
+        rows.append(cells)
+    return heads, rows, [head != "method" for head in heads]
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _with_error(value: float, error: float) -> str:
+    """Value ± error, both to the second significant digit of the error, but at least three places."""
+    if not np.isfinite(value):
+        return "–" if np.isnan(value) else "∞"
+    places = 3
+    if np.isfinite(error) and error > 0:
+        places = int(np.clip(1 - np.floor(np.log10(error)), 2, 4))
+    if np.isnan(error):
+        return f"{value:.{places}f}"
+    return f"{value:.{places}f} ± {error:.{places}f}"
+
+
+def _rich(heads: list[str], rows: list[list[str]], numeric: list[bool]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for head, right in zip(heads, numeric, strict=True):
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _markdown(heads: list[str], rows: list[list[str]], numeric: list[bool]) -> str:
+    rule = ["---:" if right else "---" for right in numeric]
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [heads, rule, *escaped]) + "\n"
+
+
+def _latex(heads: list[str], rows: list[list[str]], numeric: list[bool]) -> str:
+    codes = {"_": "\\_", "%": "\\%", "&": "\\&", "#": "\\#", "±": "$\\pm$", "∞": "$\\infty$", "–": "--"}
+    codes |= {"¹⁰,²": "$^{10,2}$", "¹⁰": "$^{10}$", "¹": "$^1$"}
+
+    def escape(cell: str) -> str:
+        for character, code in codes.items():
+            cell = cell.replace(character, code)
+        return cell
+
+    lines = [" & ".join(map(escape, row)) + r" \\" for row in [heads, *rows]]
+    columns = "".join("r" if right else "l" for right in numeric)
+    return "\n".join(
+        [f"\\begin{{tabular}}{{{columns}}}", "\\hline", lines[0], "\\hline", *lines[1:], "\\hline"]
+        + ["\\end{tabular}", ""]
+    )

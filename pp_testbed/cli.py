@@ -222,7 +222,7 @@ def _specs(methods: str, settings: list[str]) -> list[Any]:
 def _config(inputs: int | None, draws: int | None) -> Any:
     from pp_testbed.evaluation.evaluator import Evaluation
 
-    options = {"num_batches": inputs, "num_draws": draws}
+    options: dict[str, Any] = {"num_batches": inputs, "num_draws": draws}
     return Evaluation(**{name: value for name, value in options.items() if value})
 
 

@@ -1,0 +1,1 @@
+"""Scores of posteriors against the truth."""

@@ -336,7 +336,7 @@ def _evaluate_plain(posterior: Any, environment: Environment, key: Array, config
     return scores_of(summarise(terms, config), num_draws, environment, config)
 
 
-def _given(values: Array, x: Array) -> Array:
+def _given(values: Array, x: Array) -> Array:  # noqa: ARG001
     return values
 
 

@@ -1,0 +1,1 @@
+"""Problems and suites, the runner and the results store."""

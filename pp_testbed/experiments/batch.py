@@ -69,16 +69,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells that run together, and how large their program is."""
+    """Cells that run together, how many their program holds, which it is, and whether it is new."""
 
     cells: tuple[Cell, ...]
     size: int
+    program: int
+    is_first: bool
 
     @property
-    def work(self) -> float:
-        """A guess of the cost, for a progress bar: training grows with networks and rows."""
+    def seconds(self) -> float:
+        """A rough guess of the cost, for a progress bar, which corrects it as it goes."""
         method, rows = self.cells[0].method, min(self.cells[0].problem.num_train, 100)
-        return len(self.cells) * getattr(method, "networks", 1) * (30.0 + rows)
+        steps = getattr(method, "num_steps", 1000) * getattr(method, "networks", 1)
+        compilation = 4.0 if self.is_first else 0.0
+        return compilation + len(self.cells) * (0.1 + steps * (1e-5 + 2e-7 * rows))
 
 
 def make_cells(
@@ -98,11 +102,11 @@ def make_batches(cells: Sequence[Cell]) -> Iterator[Batch]:
     groups: dict[Any, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(_program_of(cell), []).append(cell)
-    for members in groups.values():
+    for program, members in enumerate(groups.values()):
         method = members[0].method
         size = max(1, NETWORKS_AT_ONCE // method.networks) if is_batched(method) else 1
         for start in range(0, len(members), size):
-            yield Batch(tuple(members[start : start + size]), size)
+            yield Batch(tuple(members[start : start + size]), size, program, start == 0)
 
 
 def is_batched(method: Any) -> bool:

@@ -68,7 +68,8 @@ class Problem:
     def keys(self) -> Keys:
         """Keys derived from the name: the first 64 bits of its SHA-256."""
         digest = hashlib.sha256(self.name.encode()).digest()
-        key = jax.random.wrap_key_data(np.frombuffer(digest[:8], dtype="<u4"), impl="threefry2x32")
+        words = jnp.asarray(np.frombuffer(digest[:8], dtype="<u4"))
+        key = jax.random.wrap_key_data(words, impl="threefry2x32")
         return Keys(*jax.random.split(key, len(Keys._fields)))
 
     @property
@@ -81,7 +82,9 @@ class Problem:
 
     def draw(self) -> tuple[Task, Environment]:
         """The padded task and the environment, drawn anew and not kept."""
-        return _draw(self.model, self.keys, self.num_train, self.padded_size)
+        x, y, environment = _draw(self.model, self.keys, max(1000, self.padded_size))
+        rows = np.arange(self.padded_size) % self.num_train
+        return Task(self.model, x[rows], y[rows], self.num_train), environment
 
     @cached_property
     def _drawn(self) -> tuple[Task, Environment]:
@@ -101,13 +104,11 @@ class Problem:
 
 
 @partial(jax.jit, static_argnames="size")
-def _draw(model: Model, keys: Keys, num_train: Any, size: int) -> tuple[Task, Environment]:
+def _draw(model: Model, keys: Keys, size: int) -> tuple[Array, Array, Environment]:
     x = model.inputs(keys.inputs, size)
-    latents = sample_latents(model, keys.environment, x[:1], no_labels(x[:1]))
+    latents = sample_latents(model, x[:1], no_labels(x[:1]), keys.environment)
     environment = Environment(model, latents)
-    y = environment.labels(keys.labels, x)
-    rows = jnp.arange(size) % num_train
-    return Task(model, x[rows], y[rows], num_train), environment
+    return x, environment.labels(keys.labels, x), environment
 
 
 def _family(model: Any) -> str:

@@ -33,9 +33,9 @@ class Progress:
         self.console.print(text, markup=False)
 
     @contextmanager
-    def over(self, work: float, cells: int) -> Iterator[None]:
-        """Show progress while cells are run whose estimated costs add up to `work`."""
-        self.work, self.done, self.cells, self.cells_done = work, 0.0, cells, 0
+    def over(self, seconds: float, cells: int) -> Iterator[None]:
+        """Show progress while cells are run whose guessed costs add up to `seconds`."""
+        self.guess, self.done, self.cells, self.cells_done = seconds, 0.0, cells, 0
         self.start = self.said = time.monotonic()
         if cells == 0:
             yield
@@ -46,10 +46,10 @@ class Progress:
 
     def advance(self, batch: Any) -> None:
         """A batch is done."""
-        self.done += batch.work
+        self.done += batch.seconds
         self.cells_done += len(batch.cells)
         now = time.monotonic()
-        left = (now - self.start) * (self.work / self.done - 1.0)
+        left = (now - self.start) * (self.guess / self.done - 1.0)
         text = f"{_clock(left)} left" if self.cells_done < self.cells else f"{_clock(now - self.start)}"
         what = getattr(batch.cells[0].method, "name", "")
         self.bar.update(self.task, completed=self.cells_done, what=what, left=text)

@@ -65,7 +65,7 @@ def run(
     if len(missing) < len(cells):
         bar.line(f"{len(cells) - len(missing)} of {len(cells)} cells are in {store.directory} already")
     batches = list(make_batches(missing))
-    with bar.over(sum(batch.work for batch in batches), len(missing)):
+    with bar.over(sum(batch.seconds for batch in batches), len(missing)):
         if jobs == 0:
             _run_here(batches, store, config, bar.advance)
         else:

@@ -83,5 +83,5 @@ def _import(file: Path, name: str, digest: str) -> Any:
 def _named(made: Any, attribute: str) -> Any:
     """The method, called by the name it has in its file unless it has one of its own."""
     if is_dataclass(made) and not isinstance(made, type) and getattr(made, "name", None) == "":
-        return replace(made, name=attribute)  # type: ignore[type-var]
+        return replace(made, name=attribute)
     return made

@@ -12,8 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Worker:
     """The parent's end of one worker process."""
 
     def __init__(self, setup: bytes) -> None:
+        self.programs: set[int] = set()
         self.connection, theirs = Pipe()
         self.batch: Any = None
         command = [sys.executable, "-m", "pp_testbed.experiments.workers", str(theirs.fileno())]
@@ -82,7 +83,7 @@ def run(
         setup = cloudpickle.dumps((items, store.directory, config))
     except Exception as error:
         raise UsageError(f"a method cannot be sent to a worker: {error}; use jobs=0") from error
-    queue = deque(batches)
+    queue = list(batches)
     workers: list[Worker] = []
     try:
         while queue or any(worker.batch for worker in workers):
@@ -90,19 +91,19 @@ def run(
                 workers.append(Worker(setup))
             for worker in workers:
                 if worker.batch is None and queue:
-                    _send(worker, queue.popleft(), index)
+                    _send(worker, _choose(queue, worker, workers), index)
             busy = [worker for worker in workers if worker.batch]
             ready = wait([worker.connection for worker in busy])
             for worker in [worker for worker in busy if worker.connection in ready]:
                 try:
-                    error = worker.connection.recv()
+                    complaint = worker.connection.recv()
                 except (EOFError, OSError):
                     for cell in worker.batch.cells:
                         store.write(cell.row("error", worker.death()))
                     workers.remove(worker)
                 else:
-                    if error:
-                        raise UsageError(error)
+                    if complaint:
+                        raise UsageError(complaint)
                 done(worker.batch)
                 worker.batch = None
     finally:
@@ -110,12 +111,21 @@ def run(
             worker.stop()
 
 
+def _choose(queue: list[Any], worker: Worker, workers: list[Worker]) -> Any:
+    """Take the batch that spares most compilation: of a program that the worker has, or nobody has."""
+    compiled = set().union(*(other.programs for other in workers))
+    mine = [batch for batch in queue if batch.program in worker.programs]
+    new = [batch for batch in queue if batch.program not in compiled]
+    batch = (mine or new or queue)[0]
+    queue.remove(batch)
+    worker.programs.add(batch.program)
+    return batch
+
+
 def _send(worker: Worker, batch: Any, index: dict[int, int]) -> None:
     cells = [(index[id(cell.method)], cell.problem, cell.suite, cell.config) for cell in batch.cells]
-    try:
-        worker.start(batch, (cells, batch.size))
-    except OSError:
-        pass  # it has died: reading from it says so
+    with suppress(OSError):  # if it has died, reading from it says so
+        worker.start(batch, (cells, batch.size, batch.program, batch.is_first))
 
 
 def main(descriptor: int) -> None:
@@ -130,24 +140,25 @@ def main(descriptor: int) -> None:
     store, programs = Store(directory), Programs()
     while True:
         try:
-            cells, size = cloudpickle.loads(connection.recv_bytes())
+            cells, *rest_of_batch = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        batch = Batch(tuple(Cell(methods[i], *rest) for i, *rest in cells), size)
-        error = ""
+        batch = Batch(tuple(Cell(methods[i], *rest) for i, *rest in cells), *rest_of_batch)
+        complaint = ""
         try:
             for row in run_batch(batch, config, programs):
                 store.write(row)
         except OSError as problem:
-            error = f"cannot write results to {directory}: {problem.strerror}"
-        connection.send(error)
+            complaint = f"cannot write results to {directory}: {problem.strerror}"
+        connection.send(complaint)
 
 
 def use_compilation_cache() -> None:
     """Keep compiled programs on disk, unless the user's JAX settings say where or that not."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir is None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(home) / "pp_testbed" / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

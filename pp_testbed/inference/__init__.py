@@ -1,0 +1,1 @@
+"""Posterior approximations: one file per family, all behind `base`."""

@@ -34,9 +34,5 @@ class Prior:
     networks: ClassVar[int] = 8  # its draws are as many to evaluate as those of any other
 
     def fit(self, key: Array, task: Task) -> Sampled:
-        sampler = Partial(_sample_prior, task.model, task.x[:1], task.y[:1])
+        sampler = Partial(sample_latents, task.model, task.x[:1], task.y[:1])
         return Sampled(Partial(read_logits, task.model), sampler)
-
-
-def _sample_prior(model, x: Array, y: Array, key: Array):  # type: ignore[no-untyped-def]
-    return sample_latents(model, key, x, y)

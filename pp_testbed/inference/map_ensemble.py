@@ -8,7 +8,7 @@ whose maximum is the MAP; with N(0, v) priors that is a network with weight deca
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,7 +22,16 @@ from numpyro.infer import Trace_ELBO
 from pp_testbed.errors import unknown
 from pp_testbed.inference.base import Finite
 from pp_testbed.inference.svi import fit
-from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
+from pp_testbed.models.base import (
+    Array,
+    Model,
+    Params,
+    Task,
+    observe,
+    pytree_dataclass,
+    read_logits,
+    sample_latents,
+)
 from pp_testbed.models.mlp import AgentMLP
 
 BOOTSTRAPS: dict[str, Callable[[Array, int], Array]] = {
@@ -36,7 +45,7 @@ MEMBERS_AT_ONCE = 100  # a larger ensemble would stream its parameters through m
 def delta_guide(start: Params) -> Callable[..., None]:
     """A guide that puts all mass on one point, a parameter for each site of `start`."""
 
-    def guide(x: Array, y: Array | None = None) -> None:
+    def guide(x: Array, y: Array | None = None) -> None:  # noqa: ARG001
         for name, value in start.items():
             point = numpyro.param(name + "_point", value)
             numpyro.sample(name, dist.Delta(point, event_dim=value.ndim))
@@ -74,7 +83,7 @@ class Ensemble:
     def agent(self, task: Task) -> AgentMLP:
         """The network and its prior."""
         decay = self.l2 * (jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_l2 else 1.0)
-        prior_sd = jnp.sqrt(0.5 / decay)
+        prior_sd: Any = jnp.sqrt(0.5 / decay)
         return AgentMLP(task.input_dim, task.num_classes, self.hidden, prior_sd)
 
     def fit(self, key: Array, task: Task) -> Finite:
@@ -112,19 +121,23 @@ def map_members(member: Callable[[Array], Any], key: Array, size: int) -> Any:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AdditivePrior:
-    """A network plus a frozen function: logits(x) = network(x; θ) + scale · network(x; frozen)."""
+    """A network plus a frozen function, a draw of the generative model's prior.
+
+    logits(x) = network(x; θ) + scale · ρ · (the generative model's logits at x, given the draw).
+    """
 
     agent: AgentMLP
-    frozen: Params | None
+    prior: Model
     scale: Any
+    frozen: Params | None = None
 
     def __call__(self, x: Array, y: Array | None = None) -> Array:
         return observe(self.network({"theta": self.agent.params(), "frozen": self.frozen}, x), y)
 
-    def network(self, params: dict[str, Params], x: Array) -> Array:
+    def network(self, params: dict[str, Any], x: Array) -> Array:
         """Logits [N, K] at x [N, d]; the frozen part is one of the draw's."""
-        prior = self.agent.network(params["frozen"], x)
-        return self.agent.network(params["theta"], x) + self.scale * prior
+        function = self.prior.temperature * read_logits(self.prior, params["frozen"], x)
+        return self.agent.network(params["theta"], x) + self.scale * function
 
 
 @pytree_dataclass
@@ -132,8 +145,8 @@ class EnsemblePlus(Ensemble):
     """An ensemble whose members each add a frozen random network, their prior function.
 
     Osband, Aslanides, Cassirer, 2018, "Randomized Prior Functions for Deep Reinforcement Learning".
-    Each member is the MAP of its own model, whose logits are network(x; θ) + s · network(x; θ₀) with
-    θ₀ a frozen draw of the usual start and s = prior_scale / √rho.
+    Each member is the MAP of its own model, whose logits are network(x; θ) + s · g(x), with g a frozen
+    draw of the generative network, before division by rho, and s = prior_scale / √rho.
 
     Args:
         prior_scale: times 1/√rho, the scale of the prior function.
@@ -150,15 +163,15 @@ class EnsemblePlus(Ensemble):
 
     def fit(self, key: Array, task: Task) -> Finite:
         agent = self.agent(task)
-        scale = self.prior_scale / jnp.sqrt(task.temperature)
+        model = AdditivePrior(agent, task.model, self.prior_scale / jnp.sqrt(task.temperature))
 
         def member(key: Array) -> tuple[dict[str, Params], Array]:
             key_frozen, key_bootstrap = jax.random.split(jax.random.fold_in(key, 1))
-            model = AdditivePrior(agent, agent.start(key_frozen), scale)
+            frozen = sample_latents(task.model, task.x, task.y, key_frozen)
             row_weights = BOOTSTRAPS[self.bootstrap](key_bootstrap, task.x.shape[0])
-            theta, losses = self.train(key, model, agent.start(key), task, row_weights)
-            return {"theta": theta, "frozen": model.frozen}, losses
+            mine = replace(model, frozen=frozen)
+            theta, losses = self.train(key, mine, agent.start(key), task, row_weights)
+            return {"theta": theta, "frozen": frozen}, losses
 
         params, losses = map_members(member, key, self.size)
-        function = Partial(AdditivePrior.network, AdditivePrior(agent, None, scale))
-        return Finite.equal(function, params, losses)
+        return Finite.equal(Partial(AdditivePrior.network, model), params, losses)

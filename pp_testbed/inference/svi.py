@@ -28,7 +28,6 @@ from pp_testbed.models.base import (
     Array,
     Params,
     Task,
-    is_latent,
     pytree_dataclass,
     read_logits,
     sample_latents,
@@ -137,14 +136,14 @@ def fit(
 def sample_guide(guide: Any, model: Program, params: Params, x: Array, y: Array, key: Array) -> Params:
     """Draw latent sites from a fitted guide."""
     fitted = handlers.substitute(bound_guide(guide, model), data=params)
-    return sample_latents(fitted, key, x, y)
+    return sample_latents(fitted, x, y, key)
 
 
 def check_sites(model: Program, guide: Any, task: Task) -> None:
     """Raise a UsageError unless the guide's latent sites are the model's, and it has `logits`."""
 
     def shapes(program: Program) -> Params:
-        return jax.eval_shape(partial(sample_latents, program), jax.random.key(0), task.x, task.y)
+        return jax.eval_shape(partial(sample_latents, program), task.x, task.y, jax.random.key(0))
 
     expected, found = shapes(model), shapes(bound_guide(guide, model))
     if extra := sorted(found.keys() - expected.keys()):

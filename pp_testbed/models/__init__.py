@@ -1,0 +1,1 @@
+"""Generative models in NumPyro, environments and tasks."""

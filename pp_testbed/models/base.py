@@ -81,7 +81,7 @@ def is_latent(site: dict[str, Any]) -> bool:
     )
 
 
-def sample_latents(program: Callable[..., Any], key: Array, x: Array, y: Array) -> Params:
+def sample_latents(program: Callable[..., Any], x: Array, y: Array, key: Array) -> Params:
     """One draw of the latent sites of a model, which is a draw of its prior, or of a guide."""
     trace = handlers.trace(handlers.seed(program, key)).get_trace(x, y)
     return {name: site["value"] for name, site in trace.items() if is_latent(site)}
@@ -90,7 +90,8 @@ def sample_latents(program: Callable[..., Any], key: Array, x: Array, y: Array) 
 def read_logits(model: Callable[..., Any], latents: Params, x: Array) -> Array:
     """The `logits` site [N, K] of a model at inputs x [N, d], its latent sites given."""
     conditioned = handlers.seed(handlers.substitute(model, data=latents), jax.random.key(0))
-    return handlers.trace(conditioned).get_trace(x, no_labels(x))["logits"]["value"]
+    with handlers.block():  # so that one model may call another's function
+        return handlers.trace(conditioned).get_trace(x, no_labels(x))["logits"]["value"]
 
 
 def no_labels(x: Array) -> Array:

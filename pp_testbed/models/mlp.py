@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -48,8 +49,7 @@ def mlp(params: Params, x: Array, activation: str = "relu") -> Array:
 
 def layer_shapes(input_dim: int, hidden: tuple[int, ...], num_classes: int) -> list[tuple[int, int]]:
     """(fan_in, fan_out) of each layer."""
-    sizes = (input_dim, *hidden, num_classes)
-    return list(zip(sizes[:-1], sizes[1:], strict=True))
+    return list(pairwise((input_dim, *hidden, num_classes)))
 
 
 def truncate(z: Array, bound: float = 2.0) -> Array:

@@ -193,7 +193,6 @@ def _latex(heads: list[str], rows: list[list[str]], numeric: list[bool]) -> str:
 
     lines = [" & ".join(map(escape, row)) + r" \\" for row in [heads, *rows]]
     columns = "".join("r" if right else "l" for right in numeric)
-    return "\n".join(
-        [f"\\begin{{tabular}}{{{columns}}}", "\\hline", lines[0], "\\hline", *lines[1:], "\\hline"]
-        + ["\\end{tabular}", ""]
-    )
+    rule = "\\hline"
+    begin, end = f"\\begin{{tabular}}{{{columns}}}", "\\end{tabular}\n"
+    return "\n".join([begin, rule, lines[0], rule, *lines[1:], rule, end])

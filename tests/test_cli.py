@@ -1,0 +1,87 @@
+"""The command line as a user meets it: what it prints, and what it ends with."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from pp_testbed.cli import app
+
+QUICK = ["--inputs", "10", "--draws", "20", "--jobs", "1"]
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_run_and_leaderboard(tmp_path):
+    options = ["--suite", "smoke", "--methods", "uniform,mlp", "--set", "mlp.num_steps=10", "--out", tmp_path]
+    result = call("run", *options, *QUICK)
+    assert result.exit_code == 0
+    for word in ("mlp", "uniform", "d¹⁰,²", "±", "1.000 ± 0.000", f"results are in {tmp_path}"):
+        assert word in result.output
+    again = call("run", *options, *QUICK, "--format", "csv")
+    assert "4 of 4 cells are in" in again.stderr
+    assert again.stdout.startswith("method,problems,failed,kl_marginal,")
+    assert len(again.stdout.splitlines()) == 3
+    rows = json.loads(call("leaderboard", tmp_path, "--format", "json", "--by", "num_train").stdout)
+    assert [row["num_train"] for row in rows] == [3, 3, 30, 30]
+    assert call("leaderboard", tmp_path, "--format", "markdown").stdout.startswith("| method |")
+    assert "\\begin{tabular}" in call("leaderboard", tmp_path, "--format", "latex").stdout
+
+
+def test_failed_cells_end_with_1(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("class M:\n    def fit(self, key, task):\n        raise ValueError('[no]')\nM = M()\n")
+    result = call("run", "--suite", "smoke", "--methods", f"{file}:M", "--out", tmp_path / "out", *QUICK)
+    assert result.exit_code == 1
+    assert "failed: M on 2 cells, such as 2d/T3-rho0.1-s0: ValueError: [no]" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--suite", "2d-light"], "unknown suite '2d-light'; did you mean '2d-lite'?"),
+        (["run", "--methods", "ensembel"], "unknown method 'ensembel'; did you mean 'ensemble'"),
+        (["run", "--methods", "mlp", "--set", "mlp.l3=1"], "unknown option of mlp 'l3'; did you mean 'l2'?"),
+        (["run", "--methods", "mlp", "--set", "mlp.l2=high"], "mlp.l2=high: expected float, as in 1.0"),
+        (["run", "--methods", "mlp", "--set", "l2=1"], "expected METHOD.OPTION=VALUE"),
+        (["run", "--methods", "mlp", "--set", "ensemble.l2=1"], "it is not among --methods"),
+        (["run", "--seeds", "a"], "expected numbers, as in 0-4 or 0,3"),
+        (["run", "--seeds", "77"], "no problem with seed 77"),
+        (["run", "--format", "tabel"], "unknown format 'tabel'; did you mean 'table'?"),
+        (["run", "--methods", "nothing.py:X"], "there is no file nothing.py"),
+        (["leaderboard", "nowhere"], "there is no results directory nowhere"),
+    ],
+)
+def test_mistakes_are_one_line_and_2(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not any(tmp_path.glob("results/*.parquet"))
+
+
+def test_lists():
+    methods = json.loads(call("methods", "--format", "json").stdout)
+    assert {"mlp", "ensemble", "ensemble+"} <= {row["method"] for row in methods}
+    assert "2d-lite" in call("suites").stdout
+    assert "2d/T3-rho0.1-s0" in call("suites", "--verbose").stdout
+
+
+def test_help_is_quick_and_does_not_import_jax():
+    code = "import sys, pp_testbed.cli; sys.exit('jax' in sys.modules)"
+    start = time.perf_counter()
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert time.perf_counter() - start < 10  # the import alone; JAX would be seen above
+
+
+def test_help_teaches():
+    for command in ("run", "leaderboard", "methods", "suites"):
+        assert command in call("--help").output
+        assert call(command, "--help").exit_code == 0
+    assert "--set" in call("run", "--help").output

@@ -1,0 +1,322 @@
+"""The SVI engine and the methods, against conjugate models, quadrature and identities."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+import scipy.integrate
+import scipy.optimize
+from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+
+import pp_testbed as pt
+from pp_testbed.inference.base import METHODS, method
+from pp_testbed.inference.map_ensemble import BOOTSTRAPS, delta_guide
+from pp_testbed.inference.svi import fit, minibatch
+from pp_testbed.models.base import Task, observe
+from pp_testbed.models.mlp import AgentMLP
+
+KEY = jax.random.key(3)
+
+
+def linear_task(num=40, padded=None):
+    """Bayesian linear regression: theta ~ N(0, I_3), y ~ N(x theta, 0.5²); posterior in closed form."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num, 3)) @ np.array([[1.0, 0.8, 0.0], [0.0, 0.6, 0.0], [0.0, 0.0, 1.0]])
+    y = x @ [1.0, -1.0, 0.5] + 0.5 * rng.normal(size=num)
+    rows = np.arange(padded or num) % num
+    to_jax = [jnp.asarray(a, dtype=jnp.float32) for a in (x[rows], y[rows])]
+    precision = np.eye(3) + x.T @ x / 0.25
+    covariance = np.linalg.inv(precision)
+    return Task(linear_model, *to_jax, num), covariance @ x.T @ y / 0.25, covariance
+
+
+def linear_model(x, y=None):
+    theta = numpyro.sample("theta", dist.Normal(0, 1).expand((3,)).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ theta, 0.5), obs=y)
+
+
+def fit_linear(guide, task, steps=6000, rate=3e-2, **options):
+    schedule = optax.cosine_decay_schedule(rate, steps)
+    options = {"loss": Trace_ELBO(10), **options}
+    run = jax.jit(
+        lambda key: fit(
+            key, linear_model, guide, task, optimizer=optax.adam(schedule), num_steps=steps, **options
+        )
+    )
+    return run(KEY)
+
+
+def test_full_rank_guide_is_the_exact_posterior():
+    task, mean, covariance = linear_task()
+    params = fit_linear(AutoMultivariateNormal, task).params
+    np.testing.assert_allclose(params["auto_loc"], mean, atol=1e-2)
+    scale = np.asarray(params["auto_scale_tril"])
+    np.testing.assert_allclose(scale @ scale.T, covariance, atol=1e-3)
+
+
+def test_mean_field_guide_is_the_closed_form_optimum():
+    """The best independent normals have the posterior's mean and precision 1 / diag(precision)."""
+    task, mean, covariance = linear_task()
+    sd = 1 / np.sqrt(np.diag(np.linalg.inv(covariance)))
+    for loss in (Trace_ELBO(10), TraceMeanField_ELBO(10)):
+        params = fit_linear(AutoNormal, task, loss=loss).params
+        np.testing.assert_allclose(params["theta_auto_loc"], mean, atol=1e-2)
+        np.testing.assert_allclose(params["theta_auto_scale"], sd, rtol=0.05)
+
+
+def test_padding_changes_nothing():
+    task, mean, _ = linear_task(padded=64)
+    params = fit_linear(AutoDelta, task, batch_size=100, loss=Trace_ELBO()).params
+    np.testing.assert_allclose(params["theta_auto_loc"], mean, atol=2e-3)
+
+
+def test_minibatches_have_the_same_optimum():
+    task, mean, covariance = linear_task(num=400, padded=1000)
+    result = fit_linear(AutoMultivariateNormal, task, batch_size=50, rate=1e-2)
+    np.testing.assert_allclose(result.params["auto_loc"], mean, atol=4e-2)
+    scale = np.asarray(result.params["auto_scale_tril"])
+    np.testing.assert_allclose(scale @ scale.T, covariance, atol=1e-3)
+    assert result.losses.shape == (6000,)
+    assert result.losses[-500:].mean() < result.losses[:500].mean()
+
+
+def test_row_weights_are_repetitions():
+    task, _, _ = linear_task(num=20)
+    twice = Task(linear_model, jnp.tile(task.x, (2, 1)), jnp.tile(task.y, 2), 40)
+    one = fit_linear(AutoDelta, task, loss=Trace_ELBO(), row_weights=jnp.full(20, 2.0))
+    other = fit_linear(AutoDelta, twice, loss=Trace_ELBO())
+    np.testing.assert_allclose(one.params["theta_auto_loc"], other.params["theta_auto_loc"], atol=1e-3)
+
+
+@pytest.mark.parametrize(("num", "padded", "size"), [(7, 10, 100), (7, 10, 5), (7, 30, 8), (7, 7, 7)])
+def test_minibatch_weights_add_up_to_the_data(num, padded, size):
+    task, _, _ = linear_task(num, padded)
+    x, _, weights = minibatch(KEY, task, jnp.ones(padded), size)
+    assert float(weights.sum()) == pytest.approx(num)
+    assert len(x) == min(padded, size)
+    if size >= num:
+        np.testing.assert_array_equal(np.asarray(weights)[:num], 1.0)
+
+
+def one_weight_model(x, y=None):
+    theta = numpyro.sample("theta", dist.Normal(0.0, 2.0))
+    logit = theta * x[:, 0]
+    return observe(jnp.stack([jnp.zeros_like(logit), logit], axis=1), y)
+
+
+def test_logistic_regression_with_one_weight_by_quadrature():
+    """Best normal approximation of a one-dimensional posterior: its ELBO maximised by quadrature."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(12, 1)).astype(np.float32)
+    y = (rng.random(12) < 1 / (1 + np.exp(-2 * x[:, 0]))).astype(np.int32)
+    nodes, node_weights = np.polynomial.hermite_e.hermegauss(60)
+
+    def negative_elbo(params):
+        mean, log_sd = params
+        theta = mean + np.exp(log_sd) * nodes
+        logit = theta[:, None] * x[:, 0]
+        log_joint = (y * logit - np.logaddexp(0, logit)).sum(axis=1) - theta**2 / 8
+        return -(node_weights @ log_joint / np.sqrt(2 * np.pi) + log_sd)
+
+    best = scipy.optimize.minimize(negative_elbo, [0.0, 0.0]).x
+    svi = pt.SVI(AutoNormal, one_weight_model, loss=Trace_ELBO(20), num_steps=4000, learning_rate=5e-3)
+    task = pt.task(pt.LogisticRegression(input_dim=1), x, y)
+    posterior = svi.fit(KEY, task)
+    theta = np.asarray(jax.vmap(posterior.sampler)(jax.random.split(KEY, 20_000))["theta"])
+    assert theta.mean() == pytest.approx(best[0], abs=0.05)
+    assert theta.std() == pytest.approx(np.exp(best[1]), rel=0.06)
+    logits = posterior.logits(KEY, np.ones((1, 1)), num_draws=5)
+    assert logits.shape == (5, 1, 2)
+
+
+def test_best_of_several_starts_is_kept():
+    def guide(x, y=None):
+        start = numpyro.param("start", lambda key: jax.random.normal(key) * 50.0)
+        numpyro.sample("theta", dist.Delta(start))
+
+    task = pt.task(pt.LogisticRegression(input_dim=1), np.ones((3, 1)), [0, 1, 1])
+    run = partial(pt.SVI, guide, one_weight_model, num_steps=10)
+    one, many = (run(num_starts=num).fit(KEY, task) for num in (1, 20))
+    assert many.losses.mean() < one.losses.mean()
+
+
+def test_guide_with_the_wrong_sites():
+    def extra(x, y=None):
+        numpyro.sample("thta", dist.Normal(0, 1))
+
+    def wrong_shape(x, y=None):
+        numpyro.sample("theta", dist.Normal(0, 1).expand((2,)).to_event(1))
+
+    task = pt.task(pt.LogisticRegression(input_dim=1), np.ones((3, 1)), [0, 1, 1])
+    for guide, words in [
+        (extra, "the guide samples thta, which the model does not have; it has theta"),
+        (lambda x, y=None: None, "the guide does not sample the model's theta"),
+        (wrong_shape, r"site theta has shape \(2,\); the model's has \(\)"),
+    ]:
+        with pytest.raises(pt.UsageError, match=words):
+            pt.SVI(guide, one_weight_model).fit(KEY, task)
+    with pytest.raises(pt.UsageError, match="pass the autoguide's class, AutoNormal"):
+        pt.SVI(AutoNormal(one_weight_model))
+
+
+def test_mlp_loss_is_cross_entropy_and_weight_decay():
+    """T · (mean cross-entropy + l2 √rho d / T ‖θ‖²), up to a constant: the published loss."""
+    task = pt.problem("2d/T30-rho0.1-s0").task
+    ensemble = method("mlp", l2=0.7)
+    agent = ensemble.agent(task)
+    points = [agent.start(key) for key in jax.random.split(KEY, 2)]
+    losses, published = [], []
+    for point in points:
+        svi = numpyro.infer.SVI(agent, delta_guide(point), optax.sgd(0.0), Trace_ELBO())
+        losses.append(float(svi.evaluate(svi.init(KEY, task.x, task.y), task.x, task.y)))
+        log_p = jax.nn.log_softmax(agent.network(point, task.x))
+        cross_entropy = -log_p[jnp.arange(30), task.y].mean()
+        norm = sum((leaf**2).sum() for leaf in point.values())
+        published.append(float(30 * (cross_entropy + 0.7 * np.sqrt(0.1) * 2 / 30 * norm)))
+    assert losses[0] - losses[1] == pytest.approx(published[0] - published[1], rel=1e-4)
+
+
+def test_mlp_is_an_ensemble_of_one_and_members_do_not_depend_on_size():
+    task = pt.problem("2d/T10-rho0.1-s0").task
+    one = method("mlp", num_steps=50).fit(KEY, task)
+    five = method("ensemble", size=5, num_steps=50).fit(KEY, task)
+    assert five.losses.shape == (5, 50)
+    np.testing.assert_allclose(one.draws["w1"][0], five.draws["w1"][0], atol=1e-5)
+    assert not np.allclose(five.draws["w1"][0], five.draws["w1"][1])
+
+
+def test_trained_network_is_the_map():
+    """One weight per class, no hidden layer: the optimum by SciPy."""
+    task = pt.problem("2d/T30-rho0.5-s2").task
+    fitted = method("logistic", num_steps=6000, learning_rate=3e-3).fit(KEY, task).draws
+    decay = np.sqrt(0.5) * 2 / 30
+    x, y = np.asarray(task.x, dtype=np.float64), np.asarray(task.y)
+
+    def loss(theta):
+        logits = x @ theta[:4].reshape(2, 2) + theta[4:]
+        log_p = logits - np.logaddexp(logits[:, :1], logits[:, 1:])
+        return -log_p[np.arange(30), y].mean() + decay * (theta**2).sum()
+
+    best = scipy.optimize.minimize(loss, np.zeros(6)).x
+    np.testing.assert_allclose(np.ravel(fitted["w0"]), best[:4], atol=2e-3)
+    np.testing.assert_allclose(np.ravel(fitted["b0"]), best[4:], atol=2e-3)
+
+
+def test_ensemble_plus_without_prior_is_an_ensemble():
+    task = pt.problem("2d/T10-rho0.1-s0").task
+    x = task.model.inputs(KEY, 20)
+    plus = method("ensemble+", size=3, num_steps=100, prior_scale=0.0).fit(KEY, task)
+    plain = method("ensemble", size=3, num_steps=100).fit(KEY, task)
+    np.testing.assert_allclose(plus.values(x), plain.values(x), atol=1e-4)
+
+
+def test_ensemble_plus_without_data_is_its_prior():
+    """Strong decay and no data to fit leave the frozen functions, at scale prior_scale / √rho."""
+    task = pt.problem("2d/T1-rho0.1-s0").task
+    empty = Task(task.model, task.x, task.y, task.num_train)
+    options = {"size": 4, "num_steps": 3000, "l2": 1e4, "learning_rate": 1e-2}
+    posterior = method("ensemble+", **options).fit(KEY, empty)
+    x = task.model.inputs(KEY, 50)
+    frozen = pt.Finite.equal(jax.tree_util.Partial(_prior_logits, task.model), posterior.draws["frozen"])
+    expected = 3.0 / np.sqrt(0.1) * 0.1 * np.asarray(frozen.values(x))
+    np.testing.assert_allclose(posterior.values(x), expected, atol=0.02)
+    assert np.std(expected) > 1
+
+
+def _prior_logits(model, latents, x):
+    from pp_testbed.models.base import read_logits
+
+    return read_logits(model, latents, x)
+
+
+def test_prior_function_must_be_undone_by_the_network():
+    """With much data and little decay the sum fits the data, whatever the prior function."""
+    task = pt.problem("2d/T100-rho0.5-s0").task
+    options = {"size": 3, "l2": 1e-3}
+    plus = method("ensemble+", **options).fit(KEY, task).values(task.x)
+    plain = method("ensemble", **options).fit(KEY, task).values(task.x)
+    rows = np.arange(100)
+    hits = [(np.asarray(v).argmax(-1)[:, rows] == np.asarray(task.y)).mean() for v in (plus, plain)]
+    assert min(hits) > 0.85
+
+
+def test_bootstraps_have_mean_one():
+    for name, draw in BOOTSTRAPS.items():
+        weights = np.asarray(draw(KEY, 40_000))
+        assert abs(weights.mean() - 1) < 4 / np.sqrt(40_000)
+        assert weights.std() == pytest.approx(0.0 if name == "none" else 1.0, abs=0.05)
+    with pytest.raises(pt.UsageError, match="did you mean 'bernoulli'"):
+        method("ensemble+", bootstrap="bernouli")
+
+
+def test_padded_and_unpadded_fits_agree():
+    problem = pt.problem("2d/T3-rho0.1-s0")
+    for name in ("mlp", "ensemble+"):
+        made = method(name, size=2, num_steps=200)
+        one, other = made.fit(KEY, problem.task), made.fit(KEY, problem.draw()[0])
+        x = problem.model.inputs(KEY, 20)
+        np.testing.assert_allclose(one.values(x), other.values(x), atol=2e-3)
+
+
+def test_hyperparameters_are_data():
+    """A grid of weight decays is one program, vmapped over the method itself."""
+    task = pt.problem("2d/T10-rho0.1-s0").task
+    grid = [method("mlp", l2=l2, num_steps=100) for l2 in (0.01, 1.0, 100.0)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *grid)
+    together = jax.jit(jax.vmap(lambda made: made.fit(KEY, task)))(stacked)
+    for i, made in enumerate(grid):
+        alone = made.fit(KEY, task)
+        np.testing.assert_allclose(together.draws["w1"][i], alone.draws["w1"], atol=1e-4)
+    assert np.abs(together.draws["w1"][2]).mean() < np.abs(together.draws["w1"][0]).mean()
+
+
+def test_prior_and_uniform():
+    task = pt.problem("2d/T10-rho0.1-s0").task
+    x = task.model.inputs(KEY, 5)
+    assert not method("uniform").fit(KEY, task).logits(KEY, x).any()
+    draws = np.asarray(method("prior").fit(KEY, task).logits(KEY, x, num_draws=4000))
+    gap = draws[..., 1] - draws[..., 0]
+    # The prior is symmetric between classes.
+    assert (np.abs(gap.mean(axis=0)) < 4 * gap.std(axis=0) / np.sqrt(4000)).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_fits_and_is_a_pytree(name):
+    made = method(name)
+    fields = {"num_steps": 5, "size": 2}
+    made = method(name, **{k: v for k, v in fields.items() if hasattr(made, k)})
+    problem = pt.problem("2d/T3-rho0.1-s0")
+    posterior = jax.jit(lambda made, key, task: made.fit(key, task))(made, KEY, problem.task)
+    logits = posterior.logits(KEY, problem.task.x, num_draws=7)
+    assert logits.shape[1:] == (3, 2)
+    assert np.isfinite(logits).all()
+
+
+def test_options_are_checked():
+    assert method("ensemble", size="30").size == 30
+    assert method("mlp", l2="10").l2 == 10.0
+    assert method("mlp", hidden="20,20").hidden == (20, 20)
+    assert method("mlp", adaptive_l2="false").adaptive_l2 is False
+    for name, options, words in [
+        ("ensembel", {}, "did you mean 'ensemble'"),
+        ("ensemble", {"sise": 3}, "unknown option of ensemble 'sise'; did you mean 'size'"),
+        ("ensemble", {"size": "many"}, "ensemble.size=many: expected int, as in 100"),
+        ("mlp", {"hidden": "a,b"}, "expected numbers like 50,50"),
+    ]:
+        with pytest.raises(pt.UsageError, match=words):
+            method(name, **options)
+
+
+def test_agent_prior():
+    agent = AgentMLP(2, 2, (5,), prior_sd=0.3)
+    trace = numpyro.handlers.trace(numpyro.handlers.seed(agent, 0)).get_trace(jnp.ones((1, 2)))
+    assert trace["w0"]["value"].shape == (2, 5)
+    for site in ("w0", "b0", "w1", "b1"):
+        np.testing.assert_allclose(trace[site]["fn"].variance, 0.09, rtol=1e-5)

@@ -1,0 +1,113 @@
+"""The leaderboard's means, standard errors and ratios, by hand and by simulation."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pp_testbed as pt
+from pp_testbed.experiments.store import frame as make_frame
+from pp_testbed.report.leaderboard import _with_error, paired_ratio, render, stderr_of_mean, strata
+
+
+def results(scores, method="mlp", num_seeds=None, **columns):
+    """Rows with these kl_joint, for T = 1, 2, ... by seeds."""
+    num_seeds = num_seeds or len(scores)
+    rows = [
+        {
+            "problem": f"2d/T{1 + i // num_seeds}-rho0.1-s{i % num_seeds}",
+            "method": method,
+            "config": "{}",
+            "config_hash": method,
+            "num_train": 1 + i // num_seeds,
+            "status": "ok",
+            "version": "1",
+            **dict.fromkeys(["kl_marginal", "kl_dyadic", "accuracy", "ece", "fit_seconds"], 0.5),
+            "kl_joint": score,
+            **columns,
+        }
+        for i, score in enumerate(scores)
+    ]
+    return make_frame(rows)
+
+
+def test_standard_error_is_across_seeds():
+    frame = results([1.0, 3.0, 10.0, 14.0], num_seeds=2)
+    row = pt.leaderboard(frame).iloc[0]
+    assert row.kl_joint == 7.0
+    # Variances 2 and 8 of two values each: sqrt(2 · 2 + 2 · 8) / 4.
+    assert row.kl_joint_stderr == pytest.approx(np.sqrt(20) / 4)
+    assert row.problems == 4
+
+
+def test_standard_error_covers():
+    """Over many suites drawn anew, the spread of the mean is its standard error."""
+    rng = np.random.default_rng(0)
+    level = np.repeat([1.0, 5.0, 30.0], 6)
+    stratum = pd.Series(np.repeat(["a", "b", "c"], 6))
+    means, errors = [], []
+    for _ in range(2000):
+        values = pd.Series(level * rng.exponential(size=18))
+        means.append(values.mean())
+        errors.append(stderr_of_mean(values, stratum))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(means), rel=0.1)
+
+
+def test_ratio_is_paired():
+    rng = np.random.default_rng(1)
+    base = rng.exponential(size=(3000, 20)) + 1
+    ratios, errors = [], []
+    for values in base:
+        mlp = results(values)
+        other = results(0.8 * values + 0.05 * rng.normal(size=20), "other")
+        ratio, error = paired_ratio(other, mlp)
+        ratios.append(ratio)
+        errors.append(error)
+        if len(ratios) == 300:
+            break
+    assert np.mean(ratios) == pytest.approx(0.8, abs=4 * np.std(ratios) / np.sqrt(300))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(ratios), rel=0.2)
+    assert np.mean(errors) < 0.1 * np.std(base.mean(axis=1)), "the pairing did not help"
+
+
+def test_only_common_and_complete_problems_are_compared():
+    mlp, other = results([1.0, 2.0, 4.0]), results([3.0, 6.0], "other")
+    failed = results([np.nan, np.nan, np.nan], "other", status="error").iloc[2:]
+    table = pt.leaderboard(pd.concat([mlp, other, failed])).set_index("method")
+    assert table.loc["other", "ratio"] == pytest.approx(3.0)
+    assert table.loc["other", "failed"] == 1
+    assert table.loc["mlp", "ratio_stderr"] == 0.0
+
+
+def test_strata():
+    assert set(strata(results([1.0, 2.0], num_seeds=1))) == {"2d/T1-rho0.1", "2d/T2-rho0.1"}
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (1.23456, 0.0567, "1.235 ± 0.057"),
+        (0.123456, 0.00234, "0.1235 ± 0.0023"),
+        (12.3456, 3.2, "12.35 ± 3.20"),
+        (np.nan, np.nan, "–"),
+        (np.inf, np.nan, "∞"),
+        (0.5, np.nan, "0.500"),
+    ],
+)
+def test_digits(value, error, text):
+    assert _with_error(value, error) == text
+
+
+def test_formats():
+    table = pt.leaderboard(pd.concat([results([1.0, 2.0]), results([2.0, 2.0], "a|b_c")]))
+    markdown = render(table, "markdown")
+    assert markdown.splitlines()[0].count("|") == 10
+    assert "a\\|b_c" in markdown
+    assert "a|b\\_c" in render(table, "latex")
+    assert "d$^{10}$" in render(table, "latex")
+    assert [row["method"] for row in json.loads(render(table, "json"))] == ["mlp", "a|b_c"]
+    with pytest.raises(pt.UsageError, match="did you mean 'markdown'"):
+        render(table, "markdwon")
+    with pytest.raises(pt.UsageError, match="did you mean 'num_train'"):
+        pt.leaderboard(results([1.0]), by=["num_trian"])

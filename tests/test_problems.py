@@ -1,0 +1,105 @@
+"""Problems: names, suites, and that the same name is the same problem everywhere."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pp_testbed as pt
+from pp_testbed.experiments.problems import SUITES
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("smoke", 2),
+        ("2d-lite", 42),
+        ("2d", 210),
+        ("highdim", 180),
+        ("logistic", 40),
+        ("activations", 105),
+        ("widths", 75),
+    ],
+)
+def test_suites(name, size):
+    suite = pt.suite(name)
+    names = [problem.name for problem in suite]
+    assert len(names) == len(set(names)) == size
+    assert [pt.problem(one) for one in names] == list(suite)
+
+
+def test_every_suite_is_tested():
+    assert len(SUITES) == 7
+
+
+def test_lite_is_part_of_the_whole():
+    assert set(pt.suite("2d-lite")) == set(pt.suite("2d").filter(seed=(0, 1)))
+    assert set(pt.suite("smoke")) <= set(pt.suite("2d"))
+
+
+def test_filter():
+    assert len(pt.suite("2d").filter(num_train=100, temperature=[0.1, 0.5])) == 20
+    with pytest.raises(pt.UsageError, match="did you mean 'num_train'"):
+        pt.suite("2d").filter(num_trains=3)
+
+
+def test_a_problem_is_the_same_whenever_it_is_made():
+    one, other = pt.problem("2d/T30-rho0.1-s3"), pt.problem(num_train=30, temperature=0.1, seed=3)
+    for a, b in zip(jax.tree.leaves(one.task), jax.tree.leaves(other.task), strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(one.environment.logits(one.task.x), other.environment.logits(one.task.x))
+
+
+def test_problems_have_not_changed():
+    """Published results name problems: these numbers may change only with a new major version."""
+    task = pt.problem("2d/T3-rho0.1-s0").task
+    np.testing.assert_allclose(task.x[0], PINNED_X, rtol=1e-5)
+    np.testing.assert_array_equal(task.y, PINNED_Y)
+    logits = pt.problem("2d/T3-rho0.1-s0").environment.logits(jnp.ones((1, 2)))
+    np.testing.assert_allclose(logits, PINNED_LOGITS, rtol=1e-4)
+
+
+PINNED_X, PINNED_Y = [-0.97653705, 0.30736402], [0, 1, 1]
+PINNED_LOGITS = [[-8.597194, 4.590816]]
+
+
+def test_padding_repeats_the_data():
+    problem = pt.problem("2d/T3-rho0.1-s0")
+    padded, _ = problem.draw()
+    assert padded.x.shape == (10, 2)
+    np.testing.assert_array_equal(padded.x[:3], problem.task.x)
+    np.testing.assert_array_equal(padded.x[3:6], problem.task.x)
+    np.testing.assert_array_equal(padded.data_weights, [1] * 3 + [0] * 7)
+    sizes = {t: pt.problem(num_train=t).padded_size for t in (1, 10, 11, 30, 31, 100, 101, 1000, 2000)}
+    expected = {1: 10, 10: 10, 11: 30, 30: 30, 31: 100, 100: 100, 101: 1000, 1000: 1000, 2000: 10000}
+    assert sizes == expected
+
+
+def test_seeds_temperatures_and_sizes_differ():
+    names = ["2d/T10-rho0.1-s0", "2d/T10-rho0.1-s1", "2d/T10-rho0.5-s0", "2d/T30-rho0.1-s0"]
+    first = [float(pt.problem(name).task.x[0, 0]) for name in names]
+    assert len(set(first)) == len(names)
+
+
+def test_a_task_does_not_hold_the_truth():
+    """Nothing that can be reached from the task is the environment, its latents, a key or a name."""
+    problem = pt.problem(num_train=10)
+    fields = {field.name: getattr(problem.task, field.name) for field in dataclasses.fields(problem.task)}
+    assert set(fields) == {"model", "x", "y", "num_train"}
+    truth = {leaf.tobytes() for leaf in map(np.asarray, problem.environment.latents.values())}
+    assert not truth & {np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(problem.task)}
+    assert set(vars(fields["model"])) == {f.name for f in dataclasses.fields(pt.GenerativeMLP)}
+
+
+def test_mistakes_are_answered_in_one_line():
+    for call, words in [
+        (lambda: pt.suite("2d-light"), "did you mean '2d-lite'"),
+        (lambda: pt.problem("2d/T10"), "does not name a problem"),
+        (lambda: pt.problem(num_trian=3), "did you mean 'num_train'"),
+        (lambda: pt.problem(model="mpl"), "did you mean 'mlp'"),
+        (lambda: pt.problem(num_train=0), "must be positive"),
+    ]:
+        with pytest.raises(pt.UsageError, match=words):
+            call()

@@ -1,0 +1,223 @@
+"""The runner and its store: nothing lost, nothing twice, and a failure costs its own cells."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pp_testbed as pt
+from pp_testbed.experiments.store import SCHEMA, Store
+from tests import methods_for_tests as user
+
+QUICK = pt.Evaluation(num_batches=10, num_draws=20)
+SMALL = pt.method("ensemble", size=2, num_steps=20)
+SECONDS = ["fit_seconds", "evaluate_seconds"]
+FILE = str(Path(user.__file__))
+
+
+def run(methods, out, suite="smoke", **options):
+    return pt.run(suite, methods, out, progress=False, config=QUICK, **options)
+
+
+def same(one, other):
+    pd.testing.assert_frame_equal(one.drop(columns=SECONDS), other.drop(columns=SECONDS))
+
+
+def test_results_are_a_directory_of_rows(tmp_path):
+    frame = run([SMALL, "uniform"], tmp_path)
+    assert list(frame.columns) == SCHEMA.names
+    assert len(frame) == 4
+    assert (frame.status == "ok").all()
+    assert (frame.version == pt.__version__).all()
+    read = pd.read_parquet(tmp_path).sort_values(["method", "num_train"], ignore_index=True)
+    same(read, frame.sort_values(["method", "num_train"], ignore_index=True))
+    row = frame[frame.method == "ensemble"].iloc[0]
+    assert row.kl_joint > 0
+    assert row.num_draws == 2
+    assert '"size": 2' in row.config
+
+
+def test_a_cell_does_not_depend_on_the_others(tmp_path):
+    """Alone, with others, in one batch or several: the same bits."""
+    suite = pt.suite("2d-lite").filter(num_train=(1, 3), temperature=0.1)
+    together = run([SMALL, "mlp"], tmp_path / "a", suite)
+    few = run([SMALL], tmp_path / "b", list(suite)[2:3])
+    problem = few.problem[0]
+    same(
+        together[(together.method == "ensemble") & (together.problem == problem)]
+        .reset_index(drop=True)
+        .assign(suite="custom"),
+        few,
+    )
+
+
+def test_python_api_agrees_with_the_runner(tmp_path):
+    problem = pt.problem("2d/T30-rho0.1-s0")
+    row = run([SMALL], tmp_path, [problem]).iloc[0]
+    posterior = SMALL.fit(problem.keys.fit, problem.draw()[0])
+    scores = pt.evaluate(posterior, problem, key=problem.keys.evaluate, config=QUICK)
+    assert scores.kl_joint == pytest.approx(row.kl_joint, rel=1e-3)
+
+
+def test_a_second_run_does_only_what_is_missing(tmp_path):
+    first = run([SMALL], tmp_path)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    run([SMALL, "uniform"], tmp_path)
+    assert all(path.stat().st_mtime_ns == before for path, before in times.items())
+    assert len(list(tmp_path.iterdir())) == 4
+    next(iter(times)).unlink()
+    same(run([SMALL], tmp_path), first)
+
+
+def test_another_configuration_is_another_cell(tmp_path):
+    run([SMALL], tmp_path)
+    frame = run([pt.method("ensemble", size=2, num_steps=20, l2=3.0)], tmp_path)
+    assert len(frame) == 2
+    assert len(Store(tmp_path).read()) == 4
+    labels = pt.leaderboard(Store(tmp_path).read()).method
+    assert sorted(labels) == ["ensemble (l2=1.0)", "ensemble (l2=3.0)"]
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_failures_cost_their_own_cells(tmp_path, jobs):
+    names = ["KNN", "RAISES", "NAN", "HUNGRY", "WRONG", "GUIDE"]
+    frame = run([f"{FILE}:{name}" for name in names] + ["uniform"], tmp_path, jobs=jobs)
+    status = frame.set_index(["method", "num_train"]).status
+    assert (status["Knn"] == "ok").all()
+    assert (status["uniform"] == "ok").all()
+    assert status["Raises"].to_dict() == {3: "error", 30: "ok"}
+    errors = frame.drop_duplicates("method").set_index("method").error
+    assert errors["Raises"] == "RuntimeError: no luck with three"
+    assert (status["Nan"] == "nan").all()
+    assert "logits contain NaN" in errors["Nan"]
+    assert "memory" in errors["OutOfMemory"].lower() or "allocat" in errors["OutOfMemory"].lower()
+    assert "returned int; expected a posterior" in errors["NotAPosterior"]
+    assert "the guide samples weights, which the model does not have" in errors["GUIDE"]
+    assert frame[frame.method == "Nan"].kl_joint.isna().all()
+
+
+def test_a_killed_worker_costs_its_own_cells(tmp_path):
+    frame = run([f"{FILE}:KILLED", "uniform"], tmp_path, jobs=2)
+    status = frame.set_index(["method", "num_train"]).status.to_dict()
+    assert status == {
+        ("Killed", 3): "error",
+        ("Killed", 30): "ok",
+        ("uniform", 3): "ok",
+        ("uniform", 30): "ok",
+    }
+    assert "signal 9" in frame[frame.status == "error"].error.item()
+
+
+def test_failed_cells_run_again(tmp_path):
+    run([user.RAISES], tmp_path)
+    before = Store(tmp_path).read()
+    after = run([user.RAISES], tmp_path)
+    assert (before.status == after.status).all()
+    assert len(after) == 2
+
+
+def test_one_and_two_workers_and_this_process_agree(tmp_path):
+    suite = pt.suite("2d-lite").limit(4)
+    methods = [SMALL, "prior", f"{FILE}:KNN"]
+    frames = [run(methods, tmp_path / str(jobs), suite, jobs=jobs) for jobs in (0, 1, 2)]
+    same(frames[0], frames[1])
+    same(frames[1], frames[2])
+
+
+def test_functions_defined_here_reach_workers(tmp_path):
+    class Local:
+        def fit(self, key, task):
+            return pt.finite(lambda x: np.zeros((1, len(x), 2)))
+
+    assert (run([Local()], tmp_path, jobs=1).status == "ok").all()
+
+
+COMMAND = [sys.executable, "-m", "pp_testbed", "run", "--suite", "2d-lite", "--limit", "12"]
+COMMAND += ["--methods", "ensemble,uniform", "--set", "ensemble.size=2", "--set", "ensemble.num_steps=20"]
+COMMAND += ["--inputs", "10", "--draws", "20", "--format", "csv"]
+
+
+def test_killed_runs_lose_nothing(tmp_path):
+    """Kill -9 at random moments (twenty, with PP_TESTBED_KILLS=20), then finish: as undisturbed."""
+    subprocess.run([*COMMAND, "--out", str(tmp_path / "calm")], check=True, capture_output=True)
+    rng, out = random.Random(int(time.time())), tmp_path / "killed"
+    for _ in range(int(os.environ.get("PP_TESTBED_KILLS", "2"))):
+        process = subprocess.Popen(
+            [*COMMAND, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(rng.uniform(1.0, 8.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run([*COMMAND, "--out", str(out)], check=True, capture_output=True)
+    calm, killed = Store(tmp_path / "calm").read(), Store(out).read()
+    assert len(killed) == 24
+    same(calm, killed)
+    assert not pd.read_parquet(out).duplicated(["problem", "config_hash"]).any()
+
+
+def test_two_runs_into_one_directory(tmp_path):
+    both = [subprocess.Popen([*COMMAND, "--out", str(tmp_path)], stdout=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    frame = Store(tmp_path).read()
+    assert len(frame) == 24
+    assert not frame.duplicated(["problem", "config_hash"]).any()
+    assert len(list(tmp_path.glob("*.parquet"))) == 24
+
+
+def test_truncated_and_foreign_files_are_named_and_ignored(tmp_path):
+    run(["uniform"], tmp_path)
+    good = sorted(tmp_path.iterdir())
+    (tmp_path / "notes.txt").write_text("mine")
+    good[0].write_bytes(good[0].read_bytes()[:500])
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
+    lines = []
+    frame = Store(tmp_path).read(lines.append)
+    assert len(frame) == 1
+    assert len(lines) == 3
+    for name in (good[0].name, "notes.txt", "other.parquet"):
+        assert any(name in line for line in lines)
+    assert len(run(["uniform"], tmp_path)) == 2
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_directory_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(pt.UsageError, match="cannot write results to"):
+        run(["uniform"], tmp_path / "file")
+
+
+def test_editing_a_guide_makes_another_configuration(tmp_path):
+    from pp_testbed.experiments.identity import config_text
+    from pp_testbed.experiments.specs import MethodSpec
+
+    file = tmp_path / "mine.py"
+    texts = []
+    for level in (1.0, 2.0):
+        file.write_text(f"class M:\n    def fit(self, key, task):\n        return {level}\nMINE = M()\n")
+        texts.append(config_text(MethodSpec(f"{file}:MINE").resolve(), QUICK))
+    assert texts[0] != texts[1]
+    assert config_text(pt.method("mlp"), QUICK) == config_text(pt.method("mlp"), QUICK)
+    offsets = [lambda x, offset=offset: offset for offset in (1, 2)]
+    assert len({config_text(pt.SVI(guide), QUICK) for guide in offsets}) == 2
+
+
+def test_settings_of_a_users_dataclass(tmp_path):
+    from pp_testbed.experiments.specs import MethodSpec
+
+    made = MethodSpec(f"{FILE}:LEVEL", (("level", "2.5"),)).resolve()
+    assert (made.level, made.name) == (2.5, "LEVEL")
+    for text, words in [
+        ("nowhere.py:X", "there is no file nowhere.py"),
+        (f"{FILE}:KNM", "did you mean 'KNN'"),
+        (FILE, "say which object"),
+        (f"{FILE}:Knn", "is not a method"),
+    ]:
+        with pytest.raises(pt.UsageError, match=words):
+            run([text], tmp_path)

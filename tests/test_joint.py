@@ -10,7 +10,6 @@ from scipy.special import logsumexp
 
 from pp_testbed.evaluation import joint
 
-
 # A KL is a difference of sums of logs of a few nats each, which float32 holds to 6e-8 relative.
 FLOAT32 = {"rtol": 1e-5, "atol": 2e-7}
 

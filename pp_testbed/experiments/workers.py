@@ -32,7 +32,13 @@ class Worker:
         self.connection, theirs = Pipe()
         self.batch: Any = None
         command = [sys.executable, "-m", "pp_testbed.experiments.workers", str(theirs.fileno())]
-        environment = {**os.environ, "NPROC": "1"}  # the size of XLA's thread pool
+        environment = {
+            **os.environ,
+            "NPROC": "1",  # the size of XLA's thread pool
+            # NumPyro's ELBO adds sites in the order of a set: without this, every process would make
+            # another program, and none be found in the compilation cache.
+            "PYTHONHASHSEED": "0",
+        }
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self.process = subprocess.Popen(
             command,

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
-from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import joint
@@ -24,7 +23,8 @@ from pp_testbed.models.base import Array, Environment
 
 NUM_BINS = 10  # of confidence, for the expected calibration error
 GROUPS = 10  # of draws, for the jackknife
-CHUNK = 2**19  # floats of working memory per chunk of inputs: what stays in a core's cache
+CHUNK = 2**19  # floats of working memory for enumerating outcomes
+BLOCK = 2**23  # logits of all functions in memory at once
 HOST_CHUNK = 2**24  # logits per call of a posterior in plain Python
 
 Terms = dict[str, Array]
@@ -40,7 +40,7 @@ class Evaluation:
             (`benchmarks/inputs.py` measures it).
         tau: how many labels a joint prediction is about.
         kappa: how many anchors the inputs of a polyadic prediction are resampled from; 2 is dyadic.
-        num_draws: functions drawn from a posterior that is not finite.
+        num_draws: functions drawn from a posterior that is not finite, a multiple of ten.
         labels: "auto" integrates labels out where outcomes can be enumerated; "sampled" draws them.
         num_label_samples: outcomes per batch where labels are sampled.
     """
@@ -56,8 +56,15 @@ class Evaluation:
         for name, least in [("num_batches", 2), ("tau", 1), ("kappa", 1), ("num_draws", 1)]:
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        if self.num_draws % self.num_groups:
+            raise UsageError(f"num_draws is {self.num_draws}; expected a multiple of {GROUPS}")
         if self.labels not in ("auto", "sampled"):
             raise UsageError(f"labels is {self.labels!r}; expected 'auto' or 'sampled'")
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of draws, for the jackknife."""
+        return min(GROUPS, self.num_draws)
 
     @property
     def width(self) -> int:
@@ -78,8 +85,14 @@ class Evaluation:
             else self.num_label_samples * num_draws
             for resampled in (False, True)
         )
-        per_batch = num_draws * self.width * 64 + 4 * outcomes
+        per_batch = num_draws * (self.width * num_classes * 4 + 200) + 4 * outcomes
         return int(np.clip(CHUNK // per_batch, 1, self.num_batches))
+
+    def chunks_per_block(self, num_draws: int, num_classes: int) -> int:
+        """How many such chunks the networks are evaluated on together."""
+        chunk = self.batches_per_chunk(num_draws, num_classes)
+        most = BLOCK // (num_draws * num_classes * self.width * chunk)
+        return int(np.clip(100 // chunk, 1, max(1, most)))
 
 
 PAPER = Evaluation(num_batches=1000, num_draws=1000)
@@ -231,23 +244,33 @@ def summarise(terms: Terms, config: Evaluation) -> Terms:
 
 @partial(jax.jit, static_argnames="config")
 def score(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Terms:
-    """Score one `Finite` or `Sampled` posterior: one compiled program, in chunks of inputs."""
+    """Score one `Finite` or `Sampled` posterior: one compiled program.
+
+    Networks are evaluated on a block of inputs, large enough for fast matrix products; outcomes are
+    enumerated chunk by chunk of the block, small enough to stay in cache.
+    """
     x, key_labels, key_draws = _randomness(key, environment, config)
     mixture = posterior.draw(key_draws, config.num_draws)
-    mixture, num_groups = _grouped(mixture, isinstance(posterior, Finite))
-    num_draws = mixture.log_weights.shape[0]
-    chunk = config.batches_per_chunk(num_draws, environment.model.num_classes)
-    num_chunks = -(-config.num_batches // chunk)
-    x = jnp.resize(x, (num_chunks, chunk * config.width, x.shape[-1]))  # the last chunk starts over
+    num_groups = 1 if isinstance(posterior, Finite) else config.num_groups
+    num_draws, num_classes = mixture.log_weights.shape[0], environment.model.num_classes
+    chunk = config.batches_per_chunk(num_draws, num_classes)
+    block = chunk * config.chunks_per_block(num_draws, num_classes)
+    num_blocks = -(-config.num_batches // block)
+    x = jnp.resize(x, (num_blocks, block * config.width, x.shape[-1]))  # the last block starts over
 
-    def score_one(chunk: tuple[Array, Array]) -> Terms:
-        key, x = chunk
-        logits, truth = mixture.values(x), environment.logits(x)
-        return score_chunk(key, logits, truth, mixture.log_weights, num_groups, config)
+    def score_block(block: tuple[Array, Array]) -> Terms:
+        key, x = block
+        logits = mixture.values(x).reshape(num_draws, -1, chunk * config.width, num_classes)
+        truth = environment.logits(x).reshape(logits.shape[1:])
+        keys = jax.random.split(key, len(truth))
+        return jax.lax.map(
+            lambda part: score_chunk(*part, mixture.log_weights, num_groups, config),
+            (keys, jnp.moveaxis(logits, 1, 0), truth),
+        )
 
-    # A loop, not vmap: under vmap the choice of a path by `joint` would compute both.
-    terms = jax.lax.map(score_one, (jax.random.split(key_labels, num_chunks), x))
-    terms = {k: v.reshape(-1, *v.shape[2:])[: config.num_batches] for k, v in terms.items()}
+    # Loops, not vmap: under vmap the choice of a path by `joint` would compute both.
+    terms = jax.lax.map(score_block, (jax.random.split(key_labels, num_blocks), x))
+    terms = {k: v.reshape(-1, *v.shape[3:])[: config.num_batches] for k, v in terms.items()}
     return summarise(terms, config)
 
 
@@ -256,21 +279,6 @@ def _randomness(key: Array, environment: Environment, config: Evaluation) -> tup
     key_inputs, key_labels, key_draws = jax.random.split(key, 3)
     x = environment.model.inputs(key_inputs, config.num_batches * config.width)
     return x, key_labels, key_draws
-
-
-def _grouped(mixture: Finite, is_finite: bool) -> tuple[Finite, int]:
-    """The mixture and the number of equal groups its draws fall into, for the jackknife.
-
-    Draws are repeated, with weight zero, until the groups are equal.
-    """
-    num = mixture.log_weights.shape[0]
-    num_groups = 1 if is_finite else min(GROUPS, num)
-    missing = -num % num_groups
-    if missing == 0:
-        return mixture, num_groups
-    draws = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:missing]]), mixture.draws)
-    log_weights = jnp.concatenate([mixture.log_weights, jnp.full(missing, -jnp.inf)])
-    return Finite(mixture.function, draws, log_weights), num_groups
 
 
 def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) -> Scores:
@@ -307,40 +315,37 @@ def _evaluate_plain(posterior: Any, environment: Environment, key: Array, config
     given_weights = getattr(posterior, "log_weights", None)
     inputs_at_once = HOST_CHUNK // (num_classes * (100 if is_finite else config.num_draws))
     step = max(1, inputs_at_once // config.width) * config.width
+    num_groups = 1 if is_finite else config.num_groups
     pieces: list[Terms] = []
     for start in range(0, len(x), step):
-        values = posterior.logits(key_draws, x[start : start + step], config.num_draws)
-        num_draws = values.shape[0]
-        if values.shape[2] != num_classes:
-            raise UsageError(f"logits have {values.shape[2]} classes; the problem has {num_classes}")
+        inputs = x[start : start + step]
+        logits = posterior.logits(key_draws, inputs, config.num_draws)
+        num_draws = logits.shape[0]
+        _check_plain(logits, is_finite, num_classes, config)
         log_weights = jnp.full(num_draws, -jnp.log(num_draws))
         if given_weights is not None:
             log_weights = jnp.asarray(given_weights, dtype=jnp.float32)
         if log_weights.shape != (num_draws,):
             raise UsageError(f"there are {len(log_weights)} weights for {num_draws} draws")
-        mixture, num_groups = _grouped(Finite(Partial(_given), values, log_weights), is_finite)
+        truth = environment.logits(inputs)
         small = config.batches_per_chunk(num_draws, num_classes) * config.width
-        for i in range(0, values.shape[1], small):
-            chunk = slice(start + i, min(start + i + small, start + step))
-            pieces.append(
-                _score_given(
-                    jax.random.fold_in(key_labels, start + i),
-                    mixture.draws[:, i : i + small],
-                    environment.logits(x[chunk]),
-                    mixture.log_weights,
-                    num_groups,
-                    config,
-                )
-            )
+        for i in range(0, len(inputs), small):
+            key_chunk = jax.random.fold_in(key_labels, start + i)
+            part = logits[:, i : i + small], truth[i : i + small]
+            pieces.append(_score_chunk(key_chunk, *part, log_weights, num_groups, config))
     terms = {name: jnp.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     return scores_of(summarise(terms, config), num_draws, environment, config)
 
 
-def _given(values: Array, x: Array) -> Array:  # noqa: ARG001
-    return values
+_score_chunk = jax.jit(score_chunk, static_argnums=(4, 5))
 
 
-_score_given = jax.jit(score_chunk, static_argnums=(4, 5))
+def _check_plain(logits: Array, is_finite: bool, num_classes: int, config: Evaluation) -> None:
+    """Raise a UsageError unless logits [draws, N, K] of a plain posterior have the right shape."""
+    if logits.shape[2] != num_classes:
+        raise UsageError(f"logits have {logits.shape[2]} classes; the problem has {num_classes}")
+    if not is_finite and logits.shape[0] != config.num_draws:
+        raise UsageError(f"the posterior gave {logits.shape[0]} draws; expected {config.num_draws}")
 
 
 def scores_of(terms: Terms, num_draws: int, environment: Environment, config: Evaluation) -> Scores:

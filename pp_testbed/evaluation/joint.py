@@ -31,12 +31,12 @@ _ZERO_PROBABILITY = -1e30  # stands for log 0 inside a matrix product, where 0 Â
 
 
 class Outcomes(NamedTuple):
-    """Pairs (a, b) of half outcomes of tau labels.
+    """Pairs (a, b) of half outcomes: the first labels of a sequence, and the rest.
 
     Attributes:
-        left: counts [..., A, F_left] of the first inputs' labels; right: [..., B, F_right] of the rest.
+        left: counts [..., A, F] of the first half. right: counts [..., B, F] of the second.
         log_weight: [A, B], log of how many label sequences (times the probability of their inputs)
-            the pair stands for; -inf where the halves do not fit together.
+            the pair stands for.
     """
 
     left: Any
@@ -46,58 +46,61 @@ class Outcomes(NamedTuple):
 
 def num_outcomes(num_inputs: int, num_classes: int, tau: int, resampled: bool) -> int:
     """A x B, the size of the exact enumeration."""
-    half = num_inputs // 2
     sizes = [
-        comb(tau + inputs * num_classes, tau) if resampled else num_classes**inputs
-        for inputs in (num_inputs - half, half)
+        comb(half + num_inputs * num_classes - 1, half) if resampled else num_classes**half
+        for half in (tau - tau // 2, tau // 2)
     ]
     return sizes[0] * sizes[1]
 
 
 @lru_cache
 def label_sequences(tau: int, num_classes: int) -> Outcomes:
-    """All K^tau label sequences at tau inputs, split into halves.
+    """All K^tau label sequences at tau inputs, split into the first and the second half.
 
     >>> label_sequences(10, 2).log_weight.shape
     (32, 32)
     """
-    halves = [_sequences(tau - tau // 2, num_classes), _sequences(tau // 2, num_classes)]
-    return Outcomes(halves[0], halves[1], np.zeros((len(halves[0]), len(halves[1])), np.float32))
+    first = tau - tau // 2
+    left = _one_hot_sequences(first, num_classes)
+    right = _one_hot_sequences(tau - first, num_classes)
+    left = np.pad(left, ((0, 0), (0, right.shape[1])))
+    right = np.pad(right, ((0, 0), (left.shape[1] - right.shape[1], 0)))
+    return Outcomes(left, right, np.zeros((len(left), len(right)), np.float32))
 
 
-def _sequences(length: int, num_classes: int) -> np.ndarray:
-    """One-hot label sequences: [K^length, length * K]."""
+def _one_hot_sequences(length: int, num_classes: int) -> np.ndarray:
+    """All label sequences: [K^length, length * K]."""
     labels = np.array(list(product(range(num_classes), repeat=length)), dtype=int)
     return np.eye(num_classes, dtype=np.float32)[labels].reshape(len(labels), length * num_classes)
 
 
 @lru_cache
 def label_counts(tau: int, kappa: int, num_classes: int) -> Outcomes:
-    """All label counts at kappa anchors, of tau inputs resampled from the anchors uniformly.
+    """All label counts of tau inputs that are resampled from kappa anchors, uniformly.
 
-    Labels at one anchor are exchangeable, so an outcome is its counts c[anchor, class], and stands
-    for tau! / prod(c!) sequences of inputs and labels, each sequence of inputs of probability
-    kappa^-tau.
+    Half a sequence of h inputs and labels is exchangeable, so an outcome is its counts
+    c[anchor, class], and stands for h! / prod(c!) sequences, each of inputs with probability
+    kappa^-h. Two halves make 56 x 56 pairs where tau = 10 and kappa = K = 2; merged into counts of the whole
+    they would be the 286 of the dyadic scheme.
 
-    >>> int(np.isfinite(label_counts(10, 2, 2).log_weight).sum())
-    286
+    >>> label_counts(10, 2, 2).log_weight.shape
+    (56, 56)
     """
-    left = _counts_up_to(tau, (kappa - kappa // 2) * num_classes)
-    right = _counts_up_to(tau, (kappa // 2) * num_classes)
-    log_factorial = np.array([lgamma(n + 1) for n in range(tau + 1)])
-    log_ways = log_factorial[tau] - tau * np.log(kappa)
-    log_left, log_right = (-log_factorial[half.astype(int)].sum(axis=1) for half in (left, right))
-    fits = left.sum(axis=1)[:, None] + right.sum(axis=1) == tau
-    log_weight = np.where(fits, log_ways + log_left[:, None] + log_right, -np.inf)
-    return Outcomes(left, right, log_weight.astype(np.float32))
+    left, log_left = _counts_of(tau - tau // 2, kappa, num_classes)
+    right, log_right = _counts_of(tau // 2, kappa, num_classes)
+    return Outcomes(left, right, (log_left[:, None] + log_right).astype(np.float32))
 
 
-def _counts_up_to(total: int, features: int) -> np.ndarray:
-    """All vectors of `features` non-negative integers with a sum of at most `total`."""
+@lru_cache
+def _counts_of(total: int, kappa: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """All vectors of kappa * K counts that add up to `total`, and the log weight of each."""
     rows: list[tuple[int, ...]] = [()]
-    for _ in range(features):
+    for _ in range(kappa * num_classes - 1):
         rows = [(*row, count) for row in rows for count in range(total - sum(row) + 1)]
-    return np.array(rows, dtype=np.float32).reshape(len(rows), features)
+    counts = np.array([(*row, total - sum(row)) for row in rows], dtype=np.float32)
+    log_factorial = np.array([lgamma(n + 1) for n in range(total + 1)])
+    log_weight = log_factorial[total] - log_factorial[counts.astype(int)].sum(axis=1)
+    return counts, log_weight - total * np.log(kappa)
 
 
 def sampled_outcomes(key: Array, log_truth: Array, tau: int, num: int, resampled: bool) -> Outcomes:
@@ -111,7 +114,8 @@ def sampled_outcomes(key: Array, log_truth: Array, tau: int, num: int, resampled
     log_probs = jax.vmap(lambda rows, index: rows[index])(log_truth, inputs)
     labels = jax.random.categorical(key_labels, log_probs)
     features = jax.nn.one_hot(inputs * num_classes + labels, num_inputs * num_classes)
-    return Outcomes(features.sum(axis=-2), jnp.zeros((1, 0)), jnp.full((1, 1), -jnp.log(num)))
+    counts = features.sum(axis=-2)
+    return Outcomes(counts, jnp.zeros((1, counts.shape[-1])), jnp.full((1, 1), -jnp.log(num)))
 
 
 def kl_and_bias(
@@ -139,7 +143,9 @@ def kl_and_bias(
     log_true = truth_left[:, :, None] + truth_right[:, None, :]
     weight = jnp.exp(outcomes.log_weight + (0.0 if is_sampled else log_true))
     left, right = _halves(outcomes, log_probs)
-    log_mixture, log_without = _log_mixture(left + log_weights[:, None], right, weight, num_groups)
+    half_weights = 0.5 * log_weights[:, None]  # on each side, so that equal halves stay equal
+    left, right = left + half_weights, right + half_weights
+    log_mixture, log_without = _log_mixture(left, right, weight, num_groups)
 
     def expected(log_ratio: Array) -> Array:
         # An outcome that cannot happen adds nothing, whatever is predicted for it.
@@ -158,19 +164,16 @@ def _halves(outcomes: Outcomes, log_probs: Array) -> tuple[Array, Array]:
     """Log probabilities [..., A] and [..., B] of the half outcomes, from [..., inputs, K]."""
     flat = log_probs.reshape(*log_probs.shape[:-2], -1)
     flat = jnp.where(jnp.isneginf(flat), _ZERO_PROBABILITY, flat)
-    split = outcomes.left.shape[-1]
 
-    def half(features: Array, counts: Array) -> Array:
-        counts = jnp.asarray(counts)
-        if counts.ndim == 3 and features.ndim == 3:  # sampled for each batch: [n, M, F], [n, A, F]
-            sums = jnp.einsum("nmf,naf->nma", features, counts)
-        elif counts.ndim == 3:
-            sums = jnp.einsum("nf,naf->na", features, counts)
+    def half(counts: Any) -> Array:
+        if counts.ndim == 3:  # [n, A, F], drawn for each batch
+            sums = jnp.einsum("n...f,naf->n...a", flat, counts)
         else:
-            sums = features @ counts.T
+            sums = flat @ jnp.asarray(counts).T
         return jnp.where(sums < 0.1 * _ZERO_PROBABILITY, -jnp.inf, sums)
 
-    return half(flat[..., :split], outcomes.left), half(flat[..., split:], outcomes.right)
+    left = half(outcomes.left)
+    return left, left if outcomes.right is outcomes.left else half(outcomes.right)
 
 
 def _log_mixture(left: Array, right: Array, weight: Array, num_groups: int) -> tuple[Array, Array]:

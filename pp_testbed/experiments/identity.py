@@ -57,6 +57,7 @@ def _code(item: Any) -> Any:
     module = inspect.getmodule(item)
     in_library = "site-packages" in (getattr(module, "__file__", None) or "")
     closure = [describe(cell.cell_contents) for cell in getattr(item, "__closure__", None) or ()]
+    closure += [describe(value) for value in getattr(item, "__defaults__", None) or ()]
     if in_library or item.__module__.partition(".")[0] in ("pp_testbed", "builtins"):
         return {where: closure} if closure else where
     source = getattr(module, SOURCE_DIGEST, None) or _source_digest(item)

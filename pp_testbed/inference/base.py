@@ -45,6 +45,9 @@ METHODS = {
 }
 
 
+ACTIVATIONS_AT_ONCE = 2**19  # floats, for hidden layers of some 64 units: what stays in a core's cache
+
+
 class Posterior(Protocol):
     """A distribution over functions."""
 
@@ -96,8 +99,9 @@ class Finite:
         return self
 
     def values(self, x: Array) -> Array:
-        """Logits [M, N, K] of every function at x [N, d]."""
-        return jax.vmap(self.function, in_axes=(0, None))(self.draws, x)
+        """Logits [M, N, K] of every function at x [N, d], few functions at a time."""
+        at_once = max(1, ACTIVATIONS_AT_ONCE // (64 * x.shape[0]))
+        return jax.lax.map(lambda draw: self.function(draw, x), self.draws, batch_size=at_once)
 
     def logits(self, key: Array, x: Array, num_draws: int = 1000) -> Array:
         check_inputs(x)

@@ -67,7 +67,7 @@ def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
 
 def strata(cells: pd.DataFrame) -> pd.Series:
     """What a problem is but for its seed."""
-    return cells.problem.str.rpartition("-s")[0]
+    return cells.problem.str.rsplit("-s", n=1).str[0]
 
 
 def stderr_of_mean(values: pd.Series, stratum: pd.Series) -> float:
@@ -76,8 +76,10 @@ def stderr_of_mean(values: pd.Series, stratum: pd.Series) -> float:
     sqrt(sum_s n_s var_s) / n. Where no stratum has two values, that of a simple sample; NaN for one.
     """
     groups = values.groupby(stratum)
+    if len(values) < 2:
+        return float("nan")
     if (groups.count() < 2).any():
-        return float(values.sem()) if len(values) > 1 else float("nan")
+        return float(values.sem())
     return float(np.sqrt((groups.count() * groups.var()).sum()) / len(values))
 
 

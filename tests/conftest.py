@@ -1,0 +1,5 @@
+"""Test processes run side by side, one per core: each computes on one thread."""
+
+import os
+
+os.environ.setdefault("NPROC", "1")  # read by XLA when JAX starts

@@ -67,11 +67,16 @@ def test_one_function_has_additive_kl():
 
 def test_marginal_terms_by_hand():
     truth, predicted = np.array([[[0.2, 0.8], [0.9, 0.1]]]), np.array([[[0.3, 0.7], [0.4, 0.6]]])
-    terms = {k: np.asarray(v)[0] for k, v in marginal_terms(np.log(truth), np.log(predicted)).items()}
+    # The predictive mean of two equally likely functions.
+    functions = np.stack([predicted * 1.1, predicted * 0.9], axis=-1)
+    terms = marginal_terms(np.log(truth), np.log(functions), np.log([0.5, 0.5]), 1)
+    terms = {name: np.asarray(values)[0] for name, values in terms.items()}
     np.testing.assert_allclose(terms["accuracy"], [0.8, 0.1], rtol=1e-5)
     np.testing.assert_allclose(terms["confidence"], [0.7, 0.6], rtol=1e-5)
     nll = -(truth * np.log(predicted)).sum(axis=-1)[0]
     np.testing.assert_allclose(terms["nll"], nll, rtol=1e-5)
+    kl = (truth * np.log(truth / predicted)).sum(axis=-1)[0]
+    np.testing.assert_allclose(terms["kl_marginal"], kl, rtol=1e-4)
     # E_y |p - e_y|² = sum_y P*(y) ((1 - p_y)² + sum of the other p²)
     brier = [0.2 * (0.49 + 0.49) + 0.8 * (0.09 + 0.09), 0.9 * (0.36 + 0.36) + 0.1 * (0.16 + 0.16)]
     np.testing.assert_allclose(terms["brier"], brier, rtol=1e-5)

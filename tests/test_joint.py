@@ -20,9 +20,11 @@ def random_log_probs(seed, *shape, scale=2.0):
 
 
 def kl(outcomes, log_truth, log_probs, log_weights=None, num_groups=1, is_sampled=False):
+    """As the package has it, from log_probs [n, M, inputs, K]."""
     m = log_probs.shape[1]
     weights = np.full(m, -np.log(m)) if log_weights is None else log_weights
-    to_jax = [jnp.asarray(a, dtype=jnp.float32) for a in (log_truth, log_probs, weights)]
+    probs = np.moveaxis(log_probs, 1, -1)
+    to_jax = [jnp.asarray(a, dtype=jnp.float32) for a in (log_truth, probs, weights)]
     values = joint.kl_and_bias(outcomes, *to_jax, num_groups, is_sampled)
     return [np.asarray(value, dtype=np.float64) for value in values]
 
@@ -148,10 +150,10 @@ def test_jackknife_measures_the_bias_of_finitely_many_draws():
 
 def test_number_of_outcomes_is_what_is_enumerated():
     for tau, num_classes in [(10, 2), (3, 4), (1, 2)]:
-        shape = joint.label_sequences(tau, num_classes).log_weight.shape
+        shape = joint.label_sequences(tau, num_classes).weight.shape
         assert joint.num_outcomes(tau, num_classes, tau, resampled=False) == shape[0] * shape[1]
     for tau, kappa, num_classes in [(10, 2, 2), (4, 3, 2), (5, 1, 3)]:
         outcomes = joint.label_counts(tau, kappa, num_classes)
-        assert joint.num_outcomes(kappa, num_classes, tau, resampled=True) == outcomes.log_weight.size
-        uniform = -tau * np.log(num_classes)
-        assert np.exp(outcomes.log_weight + uniform).sum() == pytest.approx(1.0, rel=1e-5)
+        assert joint.num_outcomes(kappa, num_classes, tau, resampled=True) == outcomes.weight.size
+        uniform = float(num_classes) ** -tau
+        assert (outcomes.weight * uniform).sum() == pytest.approx(1.0, rel=1e-5)

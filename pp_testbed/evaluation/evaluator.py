@@ -163,20 +163,15 @@ def score_chunk(
     Returns:
         KLs and their biases per batch [n], other terms per input [n, width].
     """
-    num_classes, width = truth.shape[-1], config.width
+    num_classes, width, num_draws = truth.shape[-1], config.width, logits.shape[0]
     log_truth = jax.nn.log_softmax(truth).reshape(-1, width, num_classes)
-    log_probs = jax.nn.log_softmax(logits).reshape(logits.shape[0], -1, width, num_classes)
-    log_probs = jnp.moveaxis(log_probs, 0, 1)  # [n, M, width, K]
-    terms = marginal_terms(log_truth, logsumexp(log_probs + log_weights[:, None, None], axis=1))
+    log_probs = jnp.moveaxis(logits, 0, -1).reshape(-1, width, num_classes, num_draws)
+    log_probs = jax.nn.log_softmax(log_probs, axis=2)
+    terms = marginal_terms(log_truth, log_probs, log_weights, num_groups)
 
     def compare(name: str, outcomes: joint.Outcomes, inputs: int, is_sampled: bool = False) -> None:
         terms[name], terms[name + "_bias"] = joint.kl_and_bias(
-            outcomes,
-            log_truth[:, :inputs],
-            log_probs[:, :, :inputs],
-            log_weights,
-            num_groups,
-            is_sampled,
+            outcomes, log_truth[:, :inputs], log_probs[:, :inputs], log_weights, num_groups, is_sampled
         )
 
     for name, inputs, resampled in [("kl_joint", config.tau, False), ("kl_dyadic", config.kappa, True)]:
@@ -194,23 +189,30 @@ def score_chunk(
             )
             compare(name, drawn, inputs, is_sampled=True)
 
-    single = joint.label_sequences(1, num_classes)
-    kl, bias = joint.kl_and_bias(
-        single,
-        log_truth.reshape(-1, 1, num_classes),
-        log_probs.swapaxes(1, 2).reshape(-1, logits.shape[0], 1, num_classes),
-        log_weights,
-        num_groups,
-    )
-    terms["kl_marginal"], terms["kl_marginal_bias"] = kl.reshape(-1, width), bias.reshape(-1, width)
     return terms
 
 
-def marginal_terms(log_truth: Array, log_predicted: Array) -> Terms:
-    """Scores of the predictive mean at each input, [n, width], with labels integrated out."""
+def marginal_terms(log_truth: Array, log_probs: Array, log_weights: Array, num_groups: int) -> Terms:
+    """Scores of the predictive mean at each input, [n, width], with labels integrated out.
+
+    Args:
+        log_truth: [n, width, K]. log_probs: [n, width, K, M]. log_weights: [M].
+    """
+    grouped = (log_probs + log_weights).reshape(*log_probs.shape[:3], num_groups, -1)
+    groups = jnp.moveaxis(logsumexp(grouped, axis=-1), -1, 1)  # [n, G, width, K]
+    log_predicted, log_without = joint.combine_groups(groups)
     truth, predicted = jnp.exp(log_truth), jnp.exp(log_predicted)
+    # Every input is a batch of its own, whose outcomes are the classes.
+    num_classes = truth.shape[-1]
+    log_true, weight, log_mixture = (
+        scores.reshape(-1, num_classes, 1) for scores in (log_truth, truth, log_predicted)
+    )
+    without = jnp.moveaxis(log_without, 1, 2).reshape(-1, num_groups, num_classes, 1)
+    kl, bias = joint.kl_of_mixture(log_true, weight, log_mixture, without, log_weights)
     top = predicted.argmax(axis=-1, keepdims=True)
     return {
+        "kl_marginal": kl.reshape(truth.shape[:2]),
+        "kl_marginal_bias": bias.reshape(truth.shape[:2]),
         "nll": -jnp.where(truth > 0, truth * log_predicted, 0.0).sum(axis=-1),
         "brier": 1.0 + (predicted * (predicted - 2.0 * truth)).sum(axis=-1),
         "accuracy": jnp.take_along_axis(truth, top, axis=-1)[..., 0],
@@ -263,10 +265,12 @@ def score(posterior: Any, environment: Environment, key: Array, config: Evaluati
         logits = mixture.values(x).reshape(num_draws, -1, chunk * config.width, num_classes)
         truth = environment.logits(x).reshape(logits.shape[1:])
         keys = jax.random.split(key, len(truth))
-        return jax.lax.map(
-            lambda part: score_chunk(*part, mixture.log_weights, num_groups, config),
-            (keys, jnp.moveaxis(logits, 1, 0), truth),
-        )
+
+        def score_part(part: tuple[Array, Array, Array]) -> Terms:
+            key, logits, truth = part
+            return score_chunk(key, logits, truth, mixture.log_weights, num_groups, config)
+
+        return jax.lax.map(score_part, (keys, jnp.moveaxis(logits, 1, 0), truth))
 
     # Loops, not vmap: under vmap the choice of a path by `joint` would compute both.
     terms = jax.lax.map(score_block, (jax.random.split(key_labels, num_blocks), x))

@@ -7,7 +7,8 @@ distinct input: log p(outcome) = counts · log_probs. An `Outcomes` holds the co
 and b whose log probabilities add. `kl_and_bias` compares the truth's outcome probabilities with
 those of a mixture of functions. What the inputs are, and what else is measured, is in `evaluator`.
 
-Shapes: n input batches, M functions in G groups, F = inputs x classes features, A x B outcomes.
+Shapes: n input batches, M functions in G groups, F = inputs x classes features, A x B outcomes. The
+functions are the last axis, which makes every reduction over classes a vector operation.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class Outcomes(NamedTuple):
 
     Attributes:
         left: counts [..., A, F] of the first half. right: counts [..., B, F] of the second.
-        log_weight: [A, B], log of how many label sequences (times the probability of their inputs)
-            the pair stands for.
+        weight: [A, B], how many label sequences (times the probability of their inputs) the pair
+            stands for.
     """
 
     left: Any
     right: Any
-    log_weight: Any
+    weight: Any
 
 
 def num_outcomes(num_inputs: int, num_classes: int, tau: int, resampled: bool) -> int:
@@ -57,7 +58,7 @@ def num_outcomes(num_inputs: int, num_classes: int, tau: int, resampled: bool) -
 def label_sequences(tau: int, num_classes: int) -> Outcomes:
     """All K^tau label sequences at tau inputs, split into the first and the second half.
 
-    >>> label_sequences(10, 2).log_weight.shape
+    >>> label_sequences(10, 2).weight.shape
     (32, 32)
     """
     first = tau - tau // 2
@@ -65,7 +66,7 @@ def label_sequences(tau: int, num_classes: int) -> Outcomes:
     right = _one_hot_sequences(tau - first, num_classes)
     left = np.pad(left, ((0, 0), (0, right.shape[1])))
     right = np.pad(right, ((0, 0), (left.shape[1] - right.shape[1], 0)))
-    return Outcomes(left, right, np.zeros((len(left), len(right)), np.float32))
+    return Outcomes(left, right, np.ones((len(left), len(right)), np.float32))
 
 
 def _one_hot_sequences(length: int, num_classes: int) -> np.ndarray:
@@ -83,24 +84,24 @@ def label_counts(tau: int, kappa: int, num_classes: int) -> Outcomes:
     kappa^-h. Two halves make 56 x 56 pairs where tau = 10 and kappa = K = 2; merged into counts of the whole
     they would be the 286 of the dyadic scheme.
 
-    >>> label_counts(10, 2, 2).log_weight.shape
+    >>> label_counts(10, 2, 2).weight.shape
     (56, 56)
     """
-    left, log_left = _counts_of(tau - tau // 2, kappa, num_classes)
-    right, log_right = _counts_of(tau // 2, kappa, num_classes)
-    return Outcomes(left, right, (log_left[:, None] + log_right).astype(np.float32))
+    left, weight_left = _counts_of(tau - tau // 2, kappa, num_classes)
+    right, weight_right = _counts_of(tau // 2, kappa, num_classes)
+    return Outcomes(left, right, np.outer(weight_left, weight_right).astype(np.float32))
 
 
 @lru_cache
 def _counts_of(total: int, kappa: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """All vectors of kappa * K counts that add up to `total`, and the log weight of each."""
+    """All vectors of kappa * K counts that add up to `total`, and the weight of each."""
     rows: list[tuple[int, ...]] = [()]
     for _ in range(kappa * num_classes - 1):
         rows = [(*row, count) for row in rows for count in range(total - sum(row) + 1)]
     counts = np.array([(*row, total - sum(row)) for row in rows], dtype=np.float32)
     log_factorial = np.array([lgamma(n + 1) for n in range(total + 1)])
     log_weight = log_factorial[total] - log_factorial[counts.astype(int)].sum(axis=1)
-    return counts, log_weight - total * np.log(kappa)
+    return counts, np.exp(log_weight - total * np.log(kappa))
 
 
 def sampled_outcomes(key: Array, log_truth: Array, tau: int, num: int, resampled: bool) -> Outcomes:
@@ -115,7 +116,7 @@ def sampled_outcomes(key: Array, log_truth: Array, tau: int, num: int, resampled
     labels = jax.random.categorical(key_labels, log_probs)
     features = jax.nn.one_hot(inputs * num_classes + labels, num_inputs * num_classes)
     counts = features.sum(axis=-2)
-    return Outcomes(counts, jnp.zeros((1, counts.shape[-1])), jnp.full((1, 1), -jnp.log(num)))
+    return Outcomes(counts, jnp.zeros((1, counts.shape[-1])), jnp.full((1, 1), 1.0 / num))
 
 
 def kl_and_bias(
@@ -128,30 +129,43 @@ def kl_and_bias(
 ) -> tuple[Array, Array]:
     """KL(truth || mixture) of outcomes, summed over `outcomes`, and its finite-draw bias.
 
-    KL = sum_o P*(o) [log P*(o) - log sum_m w_m P_m(o)]. The bias is the jackknife's over groups of
-    functions, (G - 1) (mean_g KL without g - KL): Quenouille, 1956, "Notes on Bias in Estimation".
+    KL = sum_o P*(o) [log P*(o) - log sum_m w_m P_m(o)].
 
     Args:
-        log_truth: [n, inputs, K]. log_probs: [n, M, inputs, K]. log_weights: [M], normalised.
+        log_truth: [n, inputs, K]. log_probs: [n, inputs, K, M]. log_weights: [M], normalised.
         num_groups: G, which divides M; 1 where the mixture is complete and has no such bias.
         is_sampled: the outcomes were drawn from the truth, and count equally.
 
     Returns:
         KL [n] and bias [n].
     """
-    truth_left, truth_right = _halves(outcomes, log_truth)
-    log_true = truth_left[:, :, None] + truth_right[:, None, :]
-    weight = jnp.exp(outcomes.log_weight + (0.0 if is_sampled else log_true))
+    truth_left, truth_right = (half[..., 0] for half in _halves(outcomes, log_truth[..., None]))
+    truth_left, truth_right = _zero(truth_left)[:, :, None], _zero(truth_right)[:, None, :]
+    log_true, weight = truth_left + truth_right, jnp.asarray(outcomes.weight)
+    if not is_sampled:
+        weight = weight * jnp.exp(truth_left) * jnp.exp(truth_right)
     left, right = _halves(outcomes, log_probs)
-    half_weights = 0.5 * log_weights[:, None]  # on each side, so that equal halves stay equal
-    left, right = left + half_weights, right + half_weights
-    log_mixture, log_without = _log_mixture(left, right, weight, num_groups)
+    # A probability of exactly zero makes an infinite KL, however little its outcome weighs.
+    is_positive = jnp.isfinite(log_probs).all() & jnp.isfinite(log_weights).all()
+    log_mixture, log_without = _log_mixture(left, right, log_weights, weight, is_positive, num_groups)
+    return kl_of_mixture(log_true, weight, log_mixture, log_without, log_weights)
+
+
+def kl_of_mixture(
+    log_true: Array, weight: Array, log_mixture: Array, log_without: Array, log_weights: Array
+) -> tuple[Array, Array]:
+    """KL [n] from log probabilities of outcomes [n, A, B], and its bias [n].
+
+    The bias is the jackknife's over groups of functions, (G - 1) (mean_g KL without g - KL):
+    Quenouille, 1956, "Notes on Bias in Estimation". `log_without` [n, G, A, B] is the mixture
+    without each group, not normalised; it is not looked at where G = 1.
+    """
 
     def expected(log_ratio: Array) -> Array:
         # An outcome that cannot happen adds nothing, whatever is predicted for it.
         return jnp.where(weight > 0, weight * log_ratio, 0.0).sum(axis=(-2, -1))
 
-    kl = expected(log_true - log_mixture)
+    kl, num_groups = expected(log_true - log_mixture), log_without.shape[1]
     if num_groups == 1:
         return kl, jnp.zeros_like(kl)
     group_weights = jnp.exp(log_weights).reshape(num_groups, -1).sum(axis=1)
@@ -160,57 +174,74 @@ def kl_and_bias(
     return kl, (num_groups - 1) * (without.mean(axis=1) - kl)
 
 
+def combine_groups(logs: Array) -> tuple[Array, Array]:
+    """Log sums over groups [n, G, ...]: of all of them, [n, ...], and of all but each, [n, G, ...]."""
+    others = 1.0 - np.eye(logs.shape[1], dtype=np.float32)
+    with np.errstate(divide="ignore"):
+        log_others = np.log(others).reshape(*others.shape, *[1] * (logs.ndim - 2))
+    return logsumexp(logs, axis=1), logsumexp(logs[:, None] + log_others, axis=2)
+
+
 def _halves(outcomes: Outcomes, log_probs: Array) -> tuple[Array, Array]:
-    """Log probabilities [..., A] and [..., B] of the half outcomes, from [..., inputs, K]."""
-    flat = log_probs.reshape(*log_probs.shape[:-2], -1)
+    """Log probabilities [n, A, M] and [n, B, M] of half outcomes, from [n, inputs, K, M].
+
+    Where a probability is zero they are `_ZERO_PROBABILITY` or less; see `_zero`.
+    """
+    flat = log_probs.reshape(log_probs.shape[0], -1, log_probs.shape[-1])
     flat = jnp.where(jnp.isneginf(flat), _ZERO_PROBABILITY, flat)
 
-    def half(counts: Any) -> Array:
-        if counts.ndim == 3:  # [n, A, F], drawn for each batch
-            sums = jnp.einsum("n...f,naf->n...a", flat, counts)
-        else:
-            sums = flat @ jnp.asarray(counts).T
-        return jnp.where(sums < 0.1 * _ZERO_PROBABILITY, -jnp.inf, sums)
+    def half(counts: Any) -> Array:  # [A, F], or [n, A, F] where drawn for each batch
+        return jnp.einsum("naf,nfm->nam" if counts.ndim == 3 else "af,nfm->nam", counts, flat)
 
     left = half(outcomes.left)
     return left, left if outcomes.right is outcomes.left else half(outcomes.right)
 
 
-def _log_mixture(left: Array, right: Array, weight: Array, num_groups: int) -> tuple[Array, Array]:
-    """log sum_m exp(left_m + right_m) over all m, [n, A, B], and without each group, [n, G, A, B].
+def _zero(log_prob: Array) -> Array:
+    """Give probabilities of zero their logarithm."""
+    return jnp.where(log_prob < 0.1 * _ZERO_PROBABILITY, -jnp.inf, log_prob)
+
+
+def _log_mixture(
+    left: Array, right: Array, log_weights: Array, weight: Array, is_positive: Array, num_groups: int
+) -> tuple[Array, Array]:
+    """log sum_m w_m exp(left_m + right_m) over all m, [n, A, B], and without each group, [n, G, A, B].
 
     Fast path: exponentials of the halves, each scaled by its largest, multiplied as matrices. A sum
     that underflows there, at an outcome that matters, sends the whole chunk down the exact path,
-    sums of exponentials scaled for every outcome. `left` [n, M, A], `right` [n, M, B].
+    sums of exponentials scaled for every outcome. `left` [n, A, M], `right` [n, B, M].
     """
-    n, m, _ = left.shape
-    left, right = (half.reshape(n, num_groups, m // num_groups, -1) for half in (left, right))
-    shift_left, shift_right = (_finite_max(half, axis=(1, 2)) for half in (left, right))
-    sums = jnp.einsum("ngma,ngmb->ngab", jnp.exp(left - shift_left), jnp.exp(right - shift_right))
+    # Half of each weight goes to each half, so that equal halves stay equal and are computed once.
+    left, right = (half + 0.5 * log_weights for half in (left, right))
+    shift_left, shift_right = (_finite_max(half) for half in (left, right))
+
+    def grouped(half: Array) -> Array:
+        return half.reshape(*half.shape[:2], num_groups, -1)
+
+    scaled = grouped(jnp.exp(left - shift_left)), grouped(jnp.exp(right - shift_right))
+    sums = jnp.einsum("nagm,nbgm->ngab", *scaled)
     others = 1.0 - np.eye(num_groups, dtype=np.float32)
     total, without = sums.sum(axis=1), jnp.einsum("hg,ngab->nhab", others, sums)
     smallest = jnp.minimum(total, without.min(axis=1)) if num_groups > 1 else total
-    safe = ((smallest >= _SMALLEST_SUM) | (weight < _NEGLIGIBLE)).all()
-    # A probability of exactly zero makes an infinite KL, however little its outcome weighs.
-    safe &= jnp.isfinite(right).all() & jnp.isfinite(left.max(axis=(1, 2))).all()
+    is_safe = is_positive & ((smallest >= _SMALLEST_SUM) | (weight < _NEGLIGIBLE)).all()
 
     def fast() -> tuple[Array, Array]:
-        shift = (shift_left.swapaxes(-2, -1) + shift_right)[:, 0]  # [n, A, B]
+        shift = shift_left + shift_right.swapaxes(1, 2)  # [n, A, B]
         tiny = jnp.finfo(sums.dtype).tiny
         return jnp.log(total + tiny) + shift, jnp.log(without + tiny) + shift[:, None]
 
     def exact() -> tuple[Array, Array]:
-        def row(left_row: Array) -> Array:  # [n, G, M / G] -> [n, G, B], one a at a time
-            return logsumexp(left_row[..., None] + right, axis=2)
+        right_groups = grouped(_zero(right))
 
-        logs = jnp.moveaxis(jax.lax.map(row, jnp.moveaxis(left, -1, 0)), 0, -2)  # [n, G, A, B]
-        with np.errstate(divide="ignore"):
-            log_others = np.log(others)[:, :, None, None]
-        return logsumexp(logs, axis=1), logsumexp(logs[:, None] + log_others, axis=2)
+        def row(left_row: Array) -> Array:  # [n, M] -> [n, B, G], one a at a time
+            return logsumexp(grouped(_zero(left_row)[:, None]) + right_groups, axis=-1)
 
-    return jax.lax.cond(safe, fast, exact)
+        rows = jax.lax.map(row, left.swapaxes(0, 1))  # [A, n, B, G]
+        return combine_groups(rows.transpose(1, 3, 0, 2))
+
+    return jax.lax.cond(is_safe, fast, exact)
 
 
-def _finite_max(values: Array, axis: tuple[int, ...]) -> Array:
-    largest = values.max(axis=axis, keepdims=True)
+def _finite_max(values: Array) -> Array:
+    largest = values.max(axis=-1, keepdims=True)
     return jnp.where(jnp.isneginf(largest), 0.0, largest)

@@ -19,6 +19,17 @@ import pp_testbed as pt
 from pp_testbed.experiments.batch import stack
 
 
+CASES = [  # method, T, how many fits at once
+    ("mlp", 10, 10),
+    ("mlp", 30, 10),
+    ("mlp", 100, 10),
+    ("mlp", 1000, 10),
+    ("ensemble", 100, 1),
+    ("ensemble", 1000, 1),
+    ("ensemble+", 100, 1),
+]
+
+
 def gflops(run, operations: float, threads: int) -> float:
     """Operations per second of `threads` concurrent runs, the best of three."""
     run()
@@ -56,11 +67,7 @@ def main() -> None:
     run, operations = matrix_product()
     peak = gflops(run, operations, threads)
     print(f"{threads} concurrent programs\n2000 x 2000 product           {peak:6.1f} GFLOP/s   1.00")
-    for name, num_train, copies in [("mlp", 100, 10), ("mlp", 1000, 10), ("mlp", 30, 10), ("mlp", 10, 10)] + [
-        ("ensemble", 100, 1),
-        ("ensemble", 1000, 1),
-        ("ensemble+", 100, 1),
-    ]:
+    for name, num_train, copies in CASES:
         speed = gflops(*training(name, num_train, copies), threads)
         print(
             f"{name:<10} T={num_train:<5}             {speed:6.1f} GFLOP/s   {speed / peak:.2f}", flush=True

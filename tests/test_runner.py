@@ -208,6 +208,15 @@ def test_editing_a_guide_makes_another_configuration(tmp_path):
     assert len({config_text(pt.SVI(guide), QUICK) for guide in offsets}) == 2
 
 
+def test_nothing_twice(tmp_path):
+    with pytest.raises(pt.UsageError, match="given twice"):
+        run(["mlp", "mlp"], tmp_path)
+    with pytest.raises(pt.UsageError, match="no methods"):
+        run([], tmp_path)
+    with pytest.raises(pt.UsageError, match="no problems"):
+        run(["mlp"], tmp_path, [])
+
+
 def test_settings_of_a_users_dataclass(tmp_path):
     from pp_testbed.experiments.specs import MethodSpec
 

@@ -15,13 +15,12 @@ import pandas as pd
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.experiments import workers
-from pp_testbed.experiments.batch import Batch, Cell, Programs, make_batches, make_cells, run_batch
+from pp_testbed.experiments.batch import Batch, Programs, make_batches, make_cells, run_batch
 from pp_testbed.experiments.problems import Problem, Suite
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
 from pp_testbed.experiments.store import OK, Store, cell_id
-from pp_testbed.inference.base import method_name
 
 
 def run(
@@ -55,10 +54,13 @@ def run(
     config = config or Evaluation()
     name, problems = _problems(suite)
     made = [resolve(item) for item in methods]
-    _check_names(made)
+    if not made:
+        raise UsageError("there are no methods to run")
     store = Store(out)
     store.create()
     cells = make_cells(made, problems, name, config)
+    if len({cell.id for cell in cells}) < len(cells):
+        raise UsageError("a method or a problem is given twice")
     bar = Progress(progress)
     complete = _complete(store, bar.line)
     missing = [cell for cell in cells if cell.id not in complete]
@@ -95,20 +97,8 @@ def _problems(suite: Suite | str | Iterable[Problem]) -> tuple[str, list[Problem
     return name, problems
 
 
-def _check_names(methods: Sequence[Any]) -> None:
-    if not methods:
-        raise UsageError("there are no methods to run")
-    names = [method_name(method) for method in methods]
-    for name in names:
-        if names.count(name) > 1 and len({id(m) for m in methods}) < len(methods):
-            raise UsageError(f"the method {name} is given twice")
-
-
 def _complete(store: Store, report: Callable[[str], None]) -> set[str]:
     """The ids of cells that are stored and did not fail."""
     frame = store.read(report)
     frame = frame[frame.status == OK]
     return {cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)}
-
-
-__all__ = ["Cell", "run"]

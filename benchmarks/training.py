@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import pp_testbed as pt
 from pp_testbed.experiments.batch import stack
 
-
 CASES = [  # method, T, how many fits at once
     ("mlp", 10, 10),
     ("mlp", 30, 10),

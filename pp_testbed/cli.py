@@ -105,9 +105,7 @@ def run(
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [])
         try:
-            frame = run_suite(
-                problems, specs, out, jobs=jobs or os.cpu_count() or 1, config=_config(inputs, draws)
-            )
+            frame = run_suite(problems, specs, out, jobs=jobs or _cores(), config=_config(inputs, draws))
         except KeyboardInterrupt:
             errors.print(
                 f"\ninterrupted; complete results are in {_escaped(out)}. "
@@ -139,21 +137,22 @@ def leaderboard(
 
 @app.command()
 def methods(format: Annotated[str, typer.Option(help="table or json.")] = "table") -> None:
-    """List the methods and their hyperparameters."""
+    """List the methods and the hyperparameters that `--set` changes."""
     with plain_errors():
         from dataclasses import fields
 
-        from pp_testbed.experiments.identity import describe
         from pp_testbed.inference.base import METHODS, method
 
         rows = []
         for name, entry in METHODS.items():
             made: Any = method(name)
-            options = {
-                field.name: getattr(made, field.name) for field in fields(made) if field.name != "name"
+            options = {field.name: getattr(made, field.name) for field in fields(made)}
+            settable = {
+                option: list(value) if isinstance(value, tuple) else value
+                for option, value in options.items()
+                if isinstance(value, bool | int | float | str | tuple) and option != "name"
             }
-            described = {option: describe(value) for option, value in options.items()}
-            rows.append({"method": name, "what it is": entry.summary, "options": described})
+            rows.append({"method": name, "what it is": entry.summary, "options": settable})
         _list(rows, format, "options")
 
 
@@ -179,6 +178,12 @@ def main() -> None:
     app()
 
 
+def _cores() -> int:
+    """The cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
 def _selected(suite: str, seeds: str, limit: int | None) -> Any:
     from pp_testbed.experiments.problems import suite as named_suite
 
@@ -196,9 +201,12 @@ def _numbers(text: str) -> set[int]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         try:
-            numbers.update(range(int(first), int(last if dash else first) + 1))
+            several = range(int(first), int(last if dash else first) + 1)
         except ValueError:
-            raise UsageError(f"--seeds {text}: expected numbers, as in 0-4 or 0,3") from None
+            several = range(0)
+        if not several:
+            raise UsageError(f"--seeds {text}: expected numbers, as in 0-4 or 0,3")
+        numbers.update(several)
     return numbers
 
 
@@ -241,7 +249,10 @@ def _show(frame: pd.DataFrame, by: tuple[str, ...], baseline: str, format: str) 
 
 def _report_failures(frame: pd.DataFrame) -> None:
     """Say which cells failed and why, and end with 1 if any did."""
-    failed = frame[frame.status != "ok"]
+    from pp_testbed.report.leaderboard import without_superseded
+
+    failed = without_superseded(frame)
+    failed = failed[failed.status != "ok"]
     if failed.empty:
         return
     for (method, error), cells in failed.groupby(["method", "error"], sort=False):

@@ -38,7 +38,9 @@ def test_failed_cells_end_with_1(tmp_path):
     file.write_text("class M:\n    def fit(self, key, task):\n        raise ValueError('[no]')\nM = M()\n")
     result = call("run", "--suite", "smoke", "--methods", f"{file}:M", "--out", tmp_path / "out", *QUICK)
     assert result.exit_code == 1
-    assert "failed: M on 2 cells, such as 2d/T3-rho0.1-s0: ValueError: [no]" in result.stderr
+    assert (
+        "failed: M on 2 cells, such as 2d/T3-rho0.1-s0: ValueError: [no] (mine.py, line 3)" in result.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,9 @@ def test_failed_cells_end_with_1(tmp_path):
         (["run", "--methods", "mlp", "--set", "ensemble.l2=1"], "it is not among --methods"),
         (["run", "--seeds", "a"], "expected numbers, as in 0-4 or 0,3"),
         (["run", "--seeds", "77"], "no problem with seed 77"),
+        (["run", "--seeds", "3-1"], "expected numbers, as in 0-4 or 0,3"),
+        (["run", "--methods", "mlp", "--set", "mlp.l2=nan"], "mlp.l2=nan: expected a finite number"),
+        (["run", "--methods", "mlp", "--set", "mlp.size=0"], "mlp.size=0: expected at least 1"),
         (["run", "--format", "tabel"], "unknown format 'tabel'; did you mean 'table'?"),
         (["run", "--methods", "nothing.py:X"], "there is no file nothing.py"),
         (["leaderboard", "nowhere"], "there is no results directory nowhere"),

@@ -95,6 +95,25 @@ def test_row_weights_are_repetitions():
     np.testing.assert_allclose(one.params["theta_auto_loc"], other.params["theta_auto_loc"], atol=1e-3)
 
 
+def test_a_factor_is_not_a_row():
+    """Rows are weighted, a `numpyro.factor` of the model counts once."""
+
+    def model(x, y=None):
+        linear_model(x, y)
+        numpyro.factor("penalty", -3.0)
+
+    task, _, _ = linear_task(num=20)
+    guide = delta_guide({"theta": jnp.zeros(3)})
+    options = {"optimizer": optax.sgd(0.0), "loss": Trace_ELBO(), "num_steps": 1}
+    losses = [
+        float(fit(KEY, m, guide, task, row_weights=jnp.full(20, w), **options).losses[0])
+        for m in (linear_model, model)
+        for w in (1.0, 0.5)
+    ]
+    assert losses[2] - losses[0] == pytest.approx(3.0, rel=1e-4)
+    assert losses[3] - losses[1] == pytest.approx(3.0, rel=1e-4)
+
+
 @pytest.mark.parametrize(("num", "padded", "size"), [(7, 10, 100), (7, 10, 5), (7, 30, 8), (7, 7, 7)])
 def test_minibatch_weights_add_up_to_the_data(num, padded, size):
     task, _, _ = linear_task(num, padded)

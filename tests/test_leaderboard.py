@@ -41,6 +41,13 @@ def test_standard_error_is_across_seeds():
     assert row.problems == 4
 
 
+def test_a_stratum_of_one_borrows_its_variance():
+    values, stratum = pd.Series([1.0, 3.0, 100.0]), pd.Series(["a", "a", "b"])
+    assert stderr_of_mean(values, stratum) == pytest.approx(np.sqrt(2 * 2.0 + 2.0) / 3)
+    assert stderr_of_mean(values, pd.Series(["a", "b", "c"])) == pytest.approx(values.sem())
+    assert np.isnan(stderr_of_mean(values[:1], stratum[:1]))
+
+
 def test_standard_error_covers():
     """Over many suites drawn anew, the spread of the mean is its standard error."""
     rng = np.random.default_rng(0)
@@ -111,3 +118,5 @@ def test_formats():
         render(table, "markdwon")
     with pytest.raises(pt.UsageError, match="did you mean 'num_train'"):
         pt.leaderboard(results([1.0]), by=["num_trian"])
+    with pytest.raises(pt.UsageError, match="unknown baseline 'nope'"):
+        pt.leaderboard(results([1.0]), baseline="nope")

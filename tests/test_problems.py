@@ -93,6 +93,10 @@ def test_a_task_does_not_hold_the_truth():
     assert set(vars(fields["model"])) == {f.name for f in dataclasses.fields(pt.GenerativeMLP)}
 
 
+class Tempered(pt.GenerativeMLP):
+    """A user's model: it must not pass for the problem of its parent."""
+
+
 def test_mistakes_are_answered_in_one_line():
     for call, words in [
         (lambda: pt.suite("2d-light"), "did you mean '2d-lite'"),
@@ -100,6 +104,8 @@ def test_mistakes_are_answered_in_one_line():
         (lambda: pt.problem(num_trian=3), "did you mean 'num_train'"),
         (lambda: pt.problem(model="mpl"), "did you mean 'mlp'"),
         (lambda: pt.problem(num_train=0), "must be positive"),
+        (lambda: pt.problem("2d/T10-rhoabc-s0"), "does not name a problem"),
+        (lambda: pt.Problem(Tempered(), 10, 0).name, "Tempered has no name"),
     ]:
         with pytest.raises(pt.UsageError, match=words):
             call()

@@ -8,11 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 import pp_testbed as pt
+from pp_testbed.experiments.identity import config_text
 from pp_testbed.experiments.store import SCHEMA, Store
 from tests import methods_for_tests as user
 
@@ -94,7 +96,7 @@ def test_failures_cost_their_own_cells(tmp_path, jobs):
     assert (status["uniform"] == "ok").all()
     assert status["Raises"].to_dict() == {3: "error", 30: "ok"}
     errors = frame.drop_duplicates("method").set_index("method").error
-    assert errors["Raises"] == "RuntimeError: no luck with three"
+    assert errors["Raises"].startswith("RuntimeError: no luck with three (methods_for_tests.py, line ")
     assert (status["Nan"] == "nan").all()
     assert "logits contain NaN" in errors["Nan"]
     assert "memory" in errors["OutOfMemory"].lower() or "allocat" in errors["OutOfMemory"].lower()
@@ -193,19 +195,56 @@ def test_directory_that_cannot_be_written(tmp_path):
         run(["uniform"], tmp_path / "file")
 
 
-def test_editing_a_guide_makes_another_configuration(tmp_path):
-    from pp_testbed.experiments.identity import config_text
+def test_editing_a_method_makes_another_configuration(tmp_path):
+    """What it does counts, also through what it refers to; comments and places do not."""
     from pp_testbed.experiments.specs import MethodSpec
 
-    file = tmp_path / "mine.py"
-    texts = []
-    for level in (1.0, 2.0):
-        file.write_text(f"class M:\n    def fit(self, key, task):\n        return {level}\nMINE = M()\n")
+    template = "SCALE = {}\ndef help():\n    return {}\nclass M:\n    def fit(self, key, task):\n"
+    template += "        return SCALE + help()  # {}\nMINE = M()\n"
+    file, texts = tmp_path / "mine.py", []
+    for values in [(1, 1, "a"), (2, 1, "a"), (1, 2, "a"), (1, 1, "b")]:
+        file.write_text(template.format(*values))
         texts.append(config_text(MethodSpec(f"{file}:MINE").resolve(), QUICK))
-    assert texts[0] != texts[1]
+    assert len(set(texts[:3])) == 3
+    assert texts[3] == texts[0]
+
+
+def test_different_functions_have_different_identities():
+    class Bound:
+        def __init__(self, level):
+            self.level = level
+
+        def guide(self, x, y=None):
+            return self.level
+
+    def keyword(value):
+        def guide(x, y=None, *, level=value):
+            return level
+
+        return guide
+
+    def recursive(x, y=None):
+        return recursive
+
+    pairs = [
+        (Bound(1).guide, Bound(2).guide),
+        (keyword(1), keyword(2)),
+        (lambda x: 1, lambda x: 2),
+        (lambda x, a=1: a, lambda x, a=2: a),
+    ]
+    for one, other in pairs:
+        assert config_text(pt.SVI(one), QUICK) != config_text(pt.SVI(other), QUICK)
+        assert config_text(pt.SVI(one), QUICK) == config_text(pt.SVI(one), QUICK)
+    key = jax.random.key(0)
+    assert config_text(pt.SVI(recursive), QUICK) != config_text(pt.SVI(lambda x: key), QUICK)
     assert config_text(pt.method("mlp"), QUICK) == config_text(pt.method("mlp"), QUICK)
-    offsets = [lambda x, offset=offset: offset for offset in (1, 2)]
-    assert len({config_text(pt.SVI(guide), QUICK) for guide in offsets}) == 2
+
+
+def test_a_repaired_method_leaves_no_failure_behind(tmp_path):
+    frame = run([user.RAISES], tmp_path)
+    repaired = frame.assign(status="ok", config_hash="other", kl_joint=1.0)
+    table = pt.leaderboard(pd.concat([frame, repaired]))
+    assert table.failed.sum() == 0
 
 
 def test_nothing_twice(tmp_path):

@@ -18,7 +18,7 @@ from jax.scipy.special import logsumexp
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import joint
-from pp_testbed.inference.base import Finite, Posterior, Sampled
+from pp_testbed.inference.base import Finite, Posterior, Sampled, sampled
 from pp_testbed.models.base import Array, Environment
 
 NUM_BINS = 10  # of confidence, for the expected calibration error
@@ -289,7 +289,7 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
     """Score a posterior on a problem.
 
     Args:
-        posterior: any; see `pt.finite` and `pt.sampled` for one that is a plain function.
+        posterior: any; a plain function `(x, rng) -> logits` is taken as by `pt.sampled`.
         problem: a `Problem` or an `Environment`.
         key: the same key gives the same test inputs, so that scores of two posteriors are paired.
         options: of `Evaluation`, such as `num_batches=1000, tau=5`; or `config`, a whole one.
@@ -300,6 +300,8 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
     """
     config = options.pop("config", None) or Evaluation(**options)
     environment = getattr(problem, "environment", problem)
+    if callable(posterior) and not hasattr(posterior, "logits"):
+        posterior = sampled(posterior)
     if not isinstance(posterior, Finite | Sampled):
         return _evaluate_plain(posterior, environment, key, config)
     terms = score(posterior, environment, key, config=config)
@@ -354,11 +356,11 @@ def _check_plain(logits: Array, is_finite: bool, num_classes: int, config: Evalu
 
 def scores_of(terms: Terms, num_draws: int, environment: Environment, config: Evaluation) -> Scores:
     """The scores that `score` computed."""
-    sampled = [
+    not_exact = [
         name
         for name, resampled in (("joint", False), ("dyadic", True))
         if not config.is_exact(environment.model.num_classes, resampled)
     ]
-    labels = "sampled for " + " and ".join(sampled) if sampled else "exact"
+    labels = "sampled for " + " and ".join(not_exact) if not_exact else "exact"
     values = {name: float(value) for name, value in terms.items()}
     return Scores(**values, num_draws=num_draws, labels=labels)

@@ -8,8 +8,10 @@ on which others happen to be run with it. Nothing here reads or writes files.
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -111,7 +113,7 @@ def make_batches(cells: Sequence[Cell]) -> Iterator[Batch]:
 
 def is_batched(method: Any) -> bool:
     """Whether a method can be mapped over problems: see `Method`."""
-    return hasattr(method, "networks")
+    return isinstance(getattr(method, "networks", None), int) and is_dataclass(method)
 
 
 def _program_of(cell: Cell) -> Any:
@@ -151,9 +153,15 @@ def run_batch(batch: Batch, config: Evaluation, programs: Programs) -> list[dict
 
 
 def one_line(error: BaseException) -> str:
-    """An exception in one line: what a user's mistake says, or its type and first line."""
+    """An exception in one line: what a user's mistake says, or its type, first line and place."""
     first = (str(error).strip().splitlines() or [""])[0]
-    return first if isinstance(error, UsageError) else f"{type(error).__name__}: {first}"
+    if isinstance(error, UsageError):
+        return first
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = str(Path(pp_testbed.__file__).parent)
+    theirs = [f for f in frames if "site-packages" not in f.filename and ours not in f.filename]
+    place = f" ({Path(theirs[-1].filename).name}, line {theirs[-1].lineno})" if theirs else ""
+    return f"{type(error).__name__}: {first}{place}"
 
 
 @jax.jit
@@ -174,9 +182,12 @@ def _run_together(batch: Batch, config: Evaluation, programs: Programs) -> list[
         posterior, environment, key = jax.tree.map(
             lambda leaf, i=i: leaf[i], (posteriors, environments, keys.evaluate)
         )
-        terms, seconds = programs.timed(score, posterior, environment, key, config=config)
-        scores = scores_of(terms, num_draws_of(posterior, config), environment, config)
-        rows.append(_row(cell, scores, fit_seconds / batch.size, seconds))
+        try:
+            terms, seconds = programs.timed(score, posterior, environment, key, config=config)
+            scores = scores_of(terms, num_draws_of(posterior, config), environment, config)
+            rows.append(_row(cell, scores, fit_seconds / batch.size, seconds))
+        except Exception as error:
+            rows.append(cell.row("error", one_line(error)))
     return rows
 
 

@@ -113,8 +113,10 @@ def _draw(model: Model, keys: Keys, size: int) -> tuple[Array, Array, Environmen
 
 def _family(model: Any) -> str:
     """The model's part of a name: `2d`, `10d-K3-h20x20-tanh-normal`, `logistic-100d`."""
-    if isinstance(model, LogisticRegression):
+    if type(model) is LogisticRegression:
         return f"logistic-{model.input_dim}d"
+    if type(model) is not GenerativeMLP:
+        raise UsageError(f"{type(model).__name__} has no name: a problem's model is one of pp_testbed's own")
     parts = [f"{model.input_dim}d"]
     if model.num_classes != 2:
         parts.append(f"K{model.num_classes}")
@@ -154,6 +156,8 @@ def problem(
     for option in options:
         if option not in known:
             raise unknown(f"option of the {model} model", option, ["num_train", "temperature", *known])
+    if "hidden" in options:
+        options["hidden"] = tuple(options["hidden"])
     if temperature is not None:
         options["temperature"] = float(temperature)
     made = Problem(models[model](**options), int(num_train), int(seed))
@@ -164,7 +168,7 @@ def problem(
 
 _NAME = re.compile(
     r"(?:(?P<logistic>logistic)-)?(?P<input_dim>\d+)d(?P<options>(?:-[^/]+)?)"
-    r"/T(?P<num_train>\d+)-rho(?P<temperature>[^-]+(?:e-\d+)?)-s(?P<seed>\d+)"
+    r"/T(?P<num_train>\d+)-rho(?P<temperature>\d[\d.]*(?:e-\d+)?)-s(?P<seed>\d+)"
 )
 
 
@@ -280,7 +284,7 @@ SUITES: dict[str, tuple[str, Callable[[], list[Problem]]]] = {
     ),
     "2d-lite": ("the grid of 2d with seeds 0 and 1", lambda: _grid(range(2))),
     "2d": ("the 2-D testbed: 7 sizes, 3 temperatures, 10 seeds", lambda: _grid(range(10))),
-    "highdim": ("inputs of 2, 10 and 100 dimensions, up to 1000 data for each", _highdim),
+    "highdim": ("inputs of 2, 10 and 100 dimensions, 1 to 1000 data per dimension", _highdim),
     "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
     "activations": (
         "generative models with each activation",

@@ -76,7 +76,7 @@ def run(
     frame = store.read()
     wanted = {cell.id for cell in cells}
     ids = [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
-    return frame[[one in wanted for one in ids]].reset_index(drop=True)
+    return frame[[one in wanted for one in ids]].assign(suite=name).reset_index(drop=True)
 
 
 def _run_here(batches: list[Batch], store: Store, config: Evaluation, done: Callable[[Batch], None]) -> None:

@@ -7,12 +7,11 @@ import importlib.util
 import sys
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.base import METHODS, method, with_options
-
-SOURCE_DIGEST = "__pp_testbed_source__"  # set on a module loaded from a user's file
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,22 @@ def _load(path: str, attribute: str) -> Any:
     if not file.is_file():
         raise UsageError(f"there is no file {path} (for the method {path}:{attribute})")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-    name = f"{file.stem}_{digest}"  # not the bare stem, which could be another module's
-    if name not in sys.modules:
+    name = f"{file.stem}_from_file"  # not the bare stem, which could be another module's
+    if getattr(sys.modules.get(name), "__digest__", None) != digest:
         sys.modules[name] = _import(file, name, digest)
     module = sys.modules[name]
     if not hasattr(module, attribute):
-        raise unknown(f"name in {path}", attribute, [n for n in vars(module) if not n.startswith("_")])
+        raise unknown(f"name in {path}", attribute, _own_names(module))
     return getattr(module, attribute)
+
+
+def _own_names(module: Any) -> list[str]:
+    """What a module defines: neither imported nor private."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    ]
 
 
 def _import(file: Path, name: str, digest: str) -> Any:
@@ -68,7 +76,7 @@ def _import(file: Path, name: str, digest: str) -> Any:
     if spec is None or spec.loader is None:
         raise UsageError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    setattr(module, SOURCE_DIGEST, digest)
+    module.__dict__["__digest__"] = digest
     if str(file.resolve().parent) not in sys.path:  # as for a script, so that it finds its neighbours
         sys.path.append(str(file.resolve().parent))
     sys.modules[name] = module

@@ -31,7 +31,7 @@ class Worker:
         self.programs: set[int] = set()
         self.connection, theirs = Pipe()
         self.batch: Any = None
-        command = [sys.executable, "-m", "pp_testbed.experiments.workers", str(theirs.fileno())]
+        command = [sys.executable, "-P", "-m", "pp_testbed.experiments.workers", str(theirs.fileno())]
         environment = {
             **os.environ,
             "NPROC": "1",  # the size of XLA's thread pool
@@ -45,6 +45,7 @@ class Worker:
             pass_fds=[theirs.fileno()],
             env=environment,
             stdin=subprocess.DEVNULL,
+            stdout=2,  # what a method prints is not part of a table
             start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
         )
         theirs.close()
@@ -90,6 +91,7 @@ def run(
     except Exception as error:
         raise UsageError(f"a method cannot be sent to a worker: {error}; use jobs=0") from error
     queue = list(batches)
+    jobs = min(jobs, len(queue))
     workers: list[Worker] = []
     try:
         while queue or any(worker.batch for worker in workers):

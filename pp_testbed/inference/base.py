@@ -8,6 +8,7 @@ in `METHODS`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib import import_module
@@ -49,7 +50,11 @@ ACTIVATIONS_AT_ONCE = 2**19  # floats, for hidden layers of some 64 units: what 
 
 
 class Posterior(Protocol):
-    """A distribution over functions."""
+    """A distribution over functions.
+
+    Besides `Finite`, `Sampled` and `Plain`, an object with only `logits` will do: it is taken to draw
+    as many functions as it is asked for, unless it has an attribute `is_finite` that is true.
+    """
 
     def draw(self, key: Array, num_draws: int) -> Finite:
         """Draw functions. A finite posterior is given whole, with its weights, never resampled."""
@@ -237,6 +242,8 @@ def _converted(owner: str, option: str, value: Any, current: Any) -> Any:
             raise UsageError(f"{owner}.{option}={value}: expected {kind}, as in {current!r}") from None
     if isinstance(current, float) and isinstance(converted, int):
         return float(converted)
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise UsageError(f"{owner}.{option}={value}: expected a finite number, as in {current!r}")
     return converted
 
 
@@ -250,6 +257,13 @@ def _parse(text: str, like: Any) -> Any:
     if isinstance(like, int | float):
         return type(like)(text)
     raise ValueError(text)
+
+
+def check_positive(made: Any, *options: str) -> None:
+    """Raise a UsageError unless these options of a method are at least 1."""
+    for option in options:
+        if getattr(made, option) < 1:
+            raise UsageError(f"{method_name(made)}.{option}={getattr(made, option)}: expected at least 1")
 
 
 def method_name(made: Any) -> str:

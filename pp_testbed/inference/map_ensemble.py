@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
 from pp_testbed.errors import unknown
-from pp_testbed.inference.base import Finite
+from pp_testbed.inference.base import Finite, check_positive
 from pp_testbed.inference.svi import fit
 from pp_testbed.models.base import (
     Array,
@@ -75,6 +75,9 @@ class Ensemble:
     learning_rate: float = 1e-3
     name: str = "ensemble"
 
+    def __post_init__(self) -> None:
+        check_positive(self, "size", "num_steps", "batch_size")
+
     @property
     def networks(self) -> int:
         """How many networks one fit trains together."""
@@ -90,7 +93,8 @@ class Ensemble:
         agent = self.agent(task)
 
         def member(key: Array) -> tuple[Params, Array]:
-            return self.train(key, agent, agent.start(key), task)
+            key_start, key_train, _ = jax.random.split(key, 3)
+            return self.train(key_train, agent, agent.start(key_start), task)
 
         params, losses = map_members(member, key, self.size)
         return Finite.equal(Partial(AgentMLP.network, agent), params, losses)
@@ -158,6 +162,7 @@ class EnsemblePlus(Ensemble):
     name: str = "ensemble+"
 
     def __post_init__(self) -> None:
+        check_positive(self, "size", "num_steps", "batch_size")
         if self.bootstrap not in BOOTSTRAPS:
             raise unknown("bootstrap", self.bootstrap, BOOTSTRAPS)
 
@@ -166,11 +171,12 @@ class EnsemblePlus(Ensemble):
         model = AdditivePrior(agent, task.model, self.prior_scale / jnp.sqrt(task.temperature))
 
         def member(key: Array) -> tuple[dict[str, Params], Array]:
-            key_frozen, key_bootstrap = jax.random.split(jax.random.fold_in(key, 1))
+            key_start, key_train, key_prior = jax.random.split(key, 3)
+            key_frozen, key_bootstrap = jax.random.split(key_prior)
             frozen = sample_latents(task.model, task.x, task.y, key_frozen)
             row_weights = BOOTSTRAPS[self.bootstrap](key_bootstrap, task.x.shape[0])
             mine = replace(model, frozen=frozen)
-            theta, losses = self.train(key, mine, agent.start(key), task, row_weights)
+            theta, losses = self.train(key_train, mine, agent.start(key_start), task, row_weights)
             return {"theta": theta, "frozen": frozen}, losses
 
         params, losses = map_members(member, key, self.size)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoNormal
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled
+from pp_testbed.inference.base import Sampled, check_positive
 from pp_testbed.models.base import (
     Array,
     Params,
@@ -52,7 +53,10 @@ class weigh_observations(handlers.scale):  # noqa: N801  (NumPyro names its hand
         self.scale = weights
 
     def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] == "sample" and msg["is_observed"]:
+        if msg["type"] != "sample" or not msg["is_observed"]:
+            return
+        # A `numpyro.factor` is an observed site too, but not one of rows.
+        if msg["fn"].batch_shape[-1:] == jnp.shape(self.scale)[-1:]:
             super().process_message(msg)
 
 
@@ -123,8 +127,8 @@ def fit(
     weights = jnp.ones(task.x.shape[0]) if row_weights is None else row_weights
     per_datum = optax.chain(optax.scale(1.0 / task.num_train), optimizer)
     svi = numpyro.infer.SVI(weighted(model), bound_guide(guide, model), per_datum, loss)
-    key_init, key_steps = jax.random.split(key)
-    state = svi.init(key_init, *minibatch(key_init, task, weights, batch_size))
+    key_init, key_rows, key_steps = jax.random.split(key, 3)
+    state = svi.init(key_init, *minibatch(key_rows, task, weights, batch_size))
 
     def step(state: Any, key: Array) -> tuple[Any, Array]:
         return svi.update(state, *minibatch(key, task, weights, batch_size))
@@ -133,10 +137,15 @@ def fit(
     return Fit(svi.get_params(state), losses)
 
 
-def sample_guide(guide: Any, model: Program, params: Params, x: Array, y: Array, key: Array) -> Params:
-    """Draw latent sites from a fitted guide."""
-    fitted = handlers.substitute(bound_guide(guide, model), data=params)
-    return sample_latents(fitted, x, y, key)
+@dataclass(frozen=True)
+class GuideSampler:
+    """Draws latent sites from a fitted guide; equal for equal guides, so that JAX compiles once."""
+
+    guide: Any
+
+    def __call__(self, model: Program, params: Params, x: Array, y: Array, key: Array) -> Params:
+        fitted = handlers.substitute(bound_guide(self.guide, model), data=params)
+        return sample_latents(fitted, x, y, key)
 
 
 def check_sites(model: Program, guide: Any, task: Task) -> None:
@@ -197,6 +206,7 @@ class SVI:
             raise UsageError(f"pass the autoguide's class, {kind}, not an instance of it")
         if not callable(self.guide):
             raise UsageError(f"a guide is a function or an autoguide class, not {self.guide!r}")
+        check_positive(self, "num_steps", "batch_size", "num_starts")
 
     @property
     def networks(self) -> int:
@@ -222,7 +232,7 @@ class SVI:
         fits = jax.vmap(start)(jax.random.split(key, self.num_starts))
         final = fits.losses[:, -max(1, self.num_steps // 10) :].mean(axis=1)
         best = jax.tree.map(lambda leaf: leaf[jnp.nanargmin(final)], fits)
-        sampler = Partial(partial(sample_guide, self.guide), model, best.params, task.x, task.y)
+        sampler = Partial(GuideSampler(self.guide), model, best.params, task.x, task.y)
         return Sampled(Partial(read_logits, model), sampler, best.losses)
 
 

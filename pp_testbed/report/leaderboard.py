@@ -40,7 +40,10 @@ def leaderboard(frame: pd.DataFrame, by: Sequence[str] = (), baseline: str = "ml
         by: columns of the frame to break the table down by, such as "num_train".
         baseline: the method in the denominator of the ratio.
     """
+    frame = without_superseded(frame)
     frame = frame.assign(method=method_labels(frame))
+    if baseline != "mlp" and baseline not in set(frame.method):
+        raise unknown("baseline", baseline, sorted(set(frame.method)))
     for column in by:
         if column not in frame.columns:
             raise unknown("column", column, ("num_train", "temperature", "input_dim", "suite", "seed"))
@@ -53,6 +56,13 @@ def leaderboard(frame: pd.DataFrame, by: Sequence[str] = (), baseline: str = "ml
             rows.append(head | _summary(cells, reference))
     table = pd.DataFrame(rows)
     return table.sort_values([*by, "kl_joint"], ignore_index=True)
+
+
+def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
+    """Results without failures of a method on a problem that another version of it has done."""
+    done = set(map(tuple, frame.loc[frame.status == OK, ["problem", "method"]].to_numpy()))
+    again = [pair in done for pair in zip(frame.problem, frame.method, strict=True)]
+    return frame[(frame.status == OK) | ~np.array(again, dtype=bool)]
 
 
 def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
@@ -73,14 +83,17 @@ def strata(cells: pd.DataFrame) -> pd.Series:
 def stderr_of_mean(values: pd.Series, stratum: pd.Series) -> float:
     """Standard error of the mean of values, where only variation within a stratum is chance.
 
-    sqrt(sum_s n_s var_s) / n. Where no stratum has two values, that of a simple sample; NaN for one.
+    sqrt(sum_s n_s var_s) / n. A stratum of one value is given the mean variance of the others; where
+    all are of one, the error is that of a simple sample, and NaN for a single value.
     """
-    groups = values.groupby(stratum)
     if len(values) < 2:
         return float("nan")
-    if (groups.count() < 2).any():
+    groups = values.groupby(stratum)
+    variances = groups.var()
+    if variances.isna().all():
         return float(values.sem())
-    return float(np.sqrt((groups.count() * groups.var()).sum()) / len(values))
+    variances = variances.fillna(variances.mean())
+    return float(np.sqrt((groups.count() * variances).sum()) / len(values))
 
 
 def paired_ratio(cells: pd.DataFrame, reference: pd.DataFrame) -> tuple[float, float]:

@@ -231,7 +231,9 @@ def test_a_plain_sampler_draws_the_same_functions_at_all_inputs():
     part = posterior.logits(KEY, x[20:], num_draws=30)
     assert whole.shape == (30, 50, 2)
     np.testing.assert_array_equal(whole[:, 20:], part)
-    assert pt.evaluate(posterior, PROBLEM, key=KEY, num_draws=30, num_batches=20).kl_joint_bias > 0
+    scores = pt.evaluate(posterior, PROBLEM, key=KEY, num_draws=30, num_batches=20)
+    assert scores.kl_joint_bias > 0
+    assert pt.evaluate(step, PROBLEM, key=KEY, num_draws=30, num_batches=20) == scores
 
 
 def test_mistakes_are_answered_in_one_line():

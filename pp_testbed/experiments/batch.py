@@ -82,7 +82,7 @@ class Batch:
     def seconds(self) -> float:
         """A rough guess of the cost, for a progress bar, which corrects it as it goes."""
         method, rows = self.cells[0].method, min(self.cells[0].problem.num_train, 100)
-        steps = getattr(method, "num_steps", 1000) * getattr(method, "networks", 1)
+        steps = getattr(method, "num_steps", 1000) * method.networks if is_batched(method) else 1000
         compilation = 4.0 if self.is_first else 0.0
         return compilation + len(self.cells) * (0.1 + steps * (1e-5 + 2e-7 * rows))
 
@@ -197,10 +197,10 @@ def _run_alone(cell: Cell, config: Evaluation) -> dict[str, Any]:
     start = time.perf_counter()
     posterior = jax.block_until_ready(cell.method.fit(keys.fit, cell.problem.task))
     fitted = time.perf_counter()
-    if not callable(getattr(posterior, "logits", None)):
+    if not callable(posterior) and not callable(getattr(posterior, "logits", None)):
         raise UsageError(
             f"fit of {method_name(cell.method)} returned {type(posterior).__name__}; expected a "
-            "posterior: see pt.finite and pt.sampled for one from a plain function"
+            "posterior, or a function: see pt.finite and pt.sampled"
         )
     scores = evaluate(posterior, cell.problem.environment, key=keys.evaluate, config=config)
     return _row(cell, scores, fitted - start, time.perf_counter() - fitted)

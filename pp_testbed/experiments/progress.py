@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from pp_testbed.inference.base import method_name
+
 SECONDS_BETWEEN_LINES = 10.0  # where the output is not a terminal
 
 
@@ -51,7 +53,7 @@ class Progress:
         now = time.monotonic()
         left = (now - self.start) * (self.guess / self.done - 1.0)
         text = f"{_clock(left)} left" if self.cells_done < self.cells else f"{_clock(now - self.start)}"
-        what = getattr(batch.cells[0].method, "name", "")
+        what = method_name(batch.cells[0].method)
         self.bar.update(self.task, completed=self.cells_done, what=what, left=text)
         last = self.cells_done == self.cells
         if not self.console.is_terminal and (last or now - self.said > SECONDS_BETWEEN_LINES):

@@ -1,6 +1,6 @@
 """The whole of `2d`: wall time and memory of fresh processes, against the published implementation.
 
-The published implementation needs, per problem on a machine of this kind (DESIGN, section 7), fit + score:
+The published implementation needs, per problem on a machine of this kind, fit + score:
 mlp 0.6 + 1.5 s, ensemble 4.8 + 3 s, ensemble+ 5.8 + 4.5 s; it does every problem twice, once per tau.
 
     python benchmarks/suite_2d.py [mlp ensemble ensemble+]

@@ -46,7 +46,7 @@ def run(
         config: what is measured, and how precisely.
 
     Returns:
-        One row per cell of this call: see DESIGN, "Results", for the columns.
+        One row per cell of this call; `experiments.store.SCHEMA` has the columns.
 
     Example:
         >>> frame = run("2d-lite", ["mlp", SVI(my_guide)], out="results/")  # doctest: +SKIP

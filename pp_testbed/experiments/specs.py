@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import sys
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -72,16 +71,14 @@ def _own_names(module: Any) -> list[str]:
 
 
 def _import(file: Path, name: str, digest: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    module.__dict__["__digest__"] = digest
+    module = ModuleType(name)
+    module.__dict__.update(__file__=str(file), __digest__=digest)
     if str(file.resolve().parent) not in sys.path:  # as for a script, so that it finds its neighbours
         sys.path.append(str(file.resolve().parent))
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by an import loader, whose bytecode cache misses a second edit within one second.
+        exec(compile(file.read_bytes(), str(file), "exec"), module.__dict__)
     except Exception as error:
         del sys.modules[name]
         raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error

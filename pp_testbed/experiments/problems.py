@@ -75,9 +75,11 @@ class Problem:
     @property
     def padded_size(self) -> int:
         """Rows of the padded task: 10, 30 or a power of ten, so that problems share programs."""
+        if 10 < self.num_train <= 30:
+            return 30
         size = 10
         while size < self.num_train:
-            size = 30 if size == 10 and self.num_train <= 30 else 100 if size == 30 else 10 * size
+            size *= 10
         return size
 
     def draw(self) -> tuple[Task, Environment]:

@@ -20,7 +20,7 @@ from pp_testbed.experiments.problems import Problem, Suite
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
-from pp_testbed.experiments.store import OK, Store, cell_id
+from pp_testbed.experiments.store import OK, Store, cell_ids
 
 
 def run(
@@ -75,8 +75,7 @@ def run(
             workers.run(batches, list(methods), index, store, config, jobs, bar.advance)
     frame = store.read()
     wanted = {cell.id for cell in cells}
-    ids = [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
-    return frame[[one in wanted for one in ids]].assign(suite=name).reset_index(drop=True)
+    return frame[[one in wanted for one in cell_ids(frame)]].assign(suite=name).reset_index(drop=True)
 
 
 def _run_here(batches: list[Batch], store: Store, config: Evaluation, done: Callable[[Batch], None]) -> None:
@@ -100,5 +99,4 @@ def _problems(suite: Suite | str | Iterable[Problem]) -> tuple[str, list[Problem
 def _complete(store: Store, report: Callable[[str], None]) -> set[str]:
     """The ids of cells that are stored and did not fail."""
     frame = store.read(report)
-    frame = frame[frame.status == OK]
-    return {cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)}
+    return set(cell_ids(frame[frame.status == OK]))

@@ -43,6 +43,11 @@ def cell_id(problem: str, config_hash: str, version: str) -> str:
     return hashlib.sha256("\n".join((problem, config_hash, version)).encode()).hexdigest()[:16]
 
 
+def cell_ids(frame: pd.DataFrame) -> list[str]:
+    """The identities of the cells of a frame of results, row by row."""
+    return [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
+
+
 def file_name(row: dict[str, Any]) -> str:
     """The file of a cell; the words are for people, the hash is what counts."""
     words = "_".join(re.sub(r"[^\w.+-]+", "_", row[key]) for key in ("problem", "method"))

@@ -149,7 +149,7 @@ class GuideSampler:
 
 
 def check_sites(model: Program, guide: Any, task: Task) -> None:
-    """Raise a UsageError unless the guide's latent sites are the model's, and it has `logits`."""
+    """Raise a UsageError unless the guide's latent sites are the model's, and of their shapes."""
 
     def shapes(program: Program) -> Params:
         return jax.eval_shape(partial(sample_latents, program), task.x, task.y, jax.random.key(0))

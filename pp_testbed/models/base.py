@@ -4,7 +4,7 @@ A *model* is a callable `model(x, y=None, num_train=None)` that writes a NumPyro
 sites, one deterministic site `logits` and one observed site `y`. The same model is the prior that
 generates the truth and the prior that a method conditions.
 
-What lives here: what models share (`observe`, `latents`, `logits`), the truth (`Environment`) and
+What lives here: what models share (`observe`, `sample_latents`, `read_logits`), the truth (`Environment`) and
 what a method may see of it (`Task`). The models themselves are in their own files.
 """
 

@@ -216,7 +216,7 @@ def marginal_terms(log_truth: Array, log_probs: Array, log_weights: Array, num_g
         "nll": -jnp.where(truth > 0, truth * log_predicted, 0.0).sum(axis=-1),
         "brier": 1.0 + (predicted * (predicted - 2.0 * truth)).sum(axis=-1),
         "accuracy": jnp.take_along_axis(truth, top, axis=-1)[..., 0],
-        "confidence": predicted.max(axis=-1),
+        "predicted": predicted,
     }
 
 
@@ -231,7 +231,8 @@ def calibration_terms(confidence: Array, accuracy: Array) -> Array:
 def summarise(terms: Terms, config: Evaluation) -> Terms:
     """Means and standard errors over batches, from the terms of all batches."""
     terms = dict(terms)
-    terms["ece"] = calibration_terms(terms.pop("confidence").ravel(), terms["accuracy"].ravel())
+    confidence = terms.pop("predicted").max(axis=-1)
+    terms["ece"] = calibration_terms(confidence.ravel(), terms["accuracy"].ravel())
     terms["ece"] = terms["ece"].reshape(terms["accuracy"].shape)
     for suffix in ("", "_bias"):
         marginal = terms["kl_marginal" + suffix].mean(axis=1)
@@ -246,14 +247,20 @@ def summarise(terms: Terms, config: Evaluation) -> Terms:
 
 @partial(jax.jit, static_argnames="config")
 def score(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Terms:
-    """Score one `Finite` or `Sampled` posterior: one compiled program.
+    """Means and standard errors of one `Finite` or `Sampled` posterior: one compiled program."""
+    return summarise(score_inputs(posterior, environment, key, config), config)
+
+
+@partial(jax.jit, static_argnames="config")
+def score_inputs(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Terms:
+    """The terms of the scores: KLs and biases per batch [n], others per input [n, width, ...].
 
     Networks are evaluated on a block of inputs, large enough for fast matrix products; outcomes are
     enumerated chunk by chunk of the block, small enough to stay in cache.
     """
     x, key_labels, key_draws = _randomness(key, environment, config)
     mixture = posterior.draw(key_draws, config.num_draws)
-    num_groups = 1 if isinstance(posterior, Finite) else config.num_groups
+    num_groups = mixture.num_groups if isinstance(posterior, Finite) else config.num_groups
     num_draws, num_classes = mixture.log_weights.shape[0], environment.model.num_classes
     chunk = config.batches_per_chunk(num_draws, num_classes)
     block = chunk * config.chunks_per_block(num_draws, num_classes)
@@ -274,8 +281,7 @@ def score(posterior: Any, environment: Environment, key: Array, config: Evaluati
 
     # Loops, not vmap: under vmap the choice of a path by `joint` would compute both.
     terms = jax.lax.map(score_block, (jax.random.split(key_labels, num_blocks), x))
-    terms = {k: v.reshape(-1, *v.shape[3:])[: config.num_batches] for k, v in terms.items()}
-    return summarise(terms, config)
+    return {k: v.reshape(-1, *v.shape[3:])[: config.num_batches] for k, v in terms.items()}
 
 
 def _randomness(key: Array, environment: Environment, config: Evaluation) -> tuple[Array, Array, Array]:
@@ -300,12 +306,23 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
     """
     config = options.pop("config", None) or Evaluation(**options)
     environment = getattr(problem, "environment", problem)
+    terms, num_draws = terms_of(posterior, environment, key, config)
+    return scores_of(_summarise(terms, config), num_draws, environment, config)
+
+
+def terms_of(
+    posterior: Posterior, environment: Environment, key: Array, config: Evaluation
+) -> tuple[Terms, int]:
+    """As `score_inputs`, for any posterior; and how many functions were in the mixture."""
     if callable(posterior) and not hasattr(posterior, "logits"):
         posterior = sampled(posterior)
     if not isinstance(posterior, Finite | Sampled):
-        return _evaluate_plain(posterior, environment, key, config)
-    terms = score(posterior, environment, key, config=config)
-    return scores_of(terms, num_draws_of(posterior, config), environment, config)
+        return _plain_terms(posterior, environment, key, config)
+    terms = score_inputs(posterior.without_history(), environment, key, config=config)
+    return terms, num_draws_of(posterior, config)
+
+
+_summarise = jax.jit(summarise, static_argnums=1)
 
 
 def num_draws_of(posterior: Finite | Sampled, config: Evaluation) -> int:
@@ -313,8 +330,10 @@ def num_draws_of(posterior: Finite | Sampled, config: Evaluation) -> int:
     return posterior.log_weights.shape[0] if isinstance(posterior, Finite) else config.num_draws
 
 
-def _evaluate_plain(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Scores:
-    """As `score`, for logits that come from Python: a loop over chunks of inputs instead of a scan."""
+def _plain_terms(
+    posterior: Any, environment: Environment, key: Array, config: Evaluation
+) -> tuple[Terms, int]:
+    """As `score_inputs`, for logits that come from Python: a loop over chunks of inputs instead of a scan."""
     x, key_labels, key_draws = _randomness(key, environment, config)
     num_classes = environment.model.num_classes
     is_finite = getattr(posterior, "is_finite", False)
@@ -340,7 +359,7 @@ def _evaluate_plain(posterior: Any, environment: Environment, key: Array, config
             part = logits[:, i : i + small], truth[i : i + small]
             pieces.append(_score_chunk(key_chunk, *part, log_weights, num_groups, config))
     terms = {name: jnp.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return scores_of(summarise(terms, config), num_draws, environment, config)
+    return terms, num_draws
 
 
 _score_chunk = jax.jit(score_chunk, static_argnums=(4, 5))

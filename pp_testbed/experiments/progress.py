@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
-
-from pp_testbed.inference.base import method_name
 
 SECONDS_BETWEEN_LINES = 10.0  # where the output is not a terminal
 
@@ -25,7 +22,7 @@ class Progress:
             TextColumn("{task.fields[what]}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("cells, {task.fields[left]}"),
+            TextColumn("{task.fields[noun]}, {task.fields[left]}"),
             console=self.console,
             disable=not self.console.is_terminal,
         )
@@ -35,30 +32,32 @@ class Progress:
         self.console.print(text, markup=False)
 
     @contextmanager
-    def over(self, seconds: float, cells: int) -> Iterator[None]:
-        """Show progress while cells are run whose guessed costs add up to `seconds`."""
-        self.guess, self.done, self.cells, self.cells_done = seconds, 0.0, cells, 0
+    def over(self, seconds: float, number: int, noun: str = "cells") -> Iterator[None]:
+        """Show progress while so many things are done whose guessed costs add up to `seconds`."""
+        self.guess, self.done, self.number, self.number_done = seconds, 0.0, number, 0
         self.start = self.said = time.monotonic()
-        if cells == 0:
+        self.noun = noun
+        if number == 0:
             yield
             return
         with self.bar:
-            self.task = self.bar.add_task("", total=cells, what="starting", left="estimating time")
+            self.task = self.bar.add_task(
+                "", total=number, what="starting", noun=noun, left="estimating time"
+            )
             yield
 
-    def advance(self, batch: Any) -> None:
-        """A batch is done."""
-        self.done += batch.seconds
-        self.cells_done += len(batch.cells)
+    def advance(self, seconds: float, number: int, what: str) -> None:
+        """So many more are done, whose cost was guessed to be `seconds`."""
+        self.done += seconds
+        self.number_done += number
         now = time.monotonic()
         left = (now - self.start) * (self.guess / self.done - 1.0)
-        text = f"{_clock(left)} left" if self.cells_done < self.cells else f"{_clock(now - self.start)}"
-        what = method_name(batch.cells[0].method)
-        self.bar.update(self.task, completed=self.cells_done, what=what, left=text)
-        last = self.cells_done == self.cells
+        last = self.number_done == self.number
+        text = _clock(now - self.start) if last else f"{_clock(left)} left"
+        self.bar.update(self.task, completed=self.number_done, what=what, left=text)
         if not self.console.is_terminal and (last or now - self.said > SECONDS_BETWEEN_LINES):
             self.said = now
-            self.line(f"{self.cells_done} of {self.cells} cells, {text}")
+            self.line(f"{self.number_done} of {self.number} {self.noun}, {text}")
 
 
 def _clock(seconds: float) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,12 +17,13 @@ import pandas as pd
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.experiments import workers
-from pp_testbed.experiments.batch import Batch, Programs, make_batches, make_cells, run_batch
+from pp_testbed.experiments.batch import Batch, Cell, Programs, make_batches, make_cells, run_batch
 from pp_testbed.experiments.problems import Problem, Suite
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
 from pp_testbed.experiments.store import OK, Store, cell_ids
+from pp_testbed.inference.base import method_name
 
 
 def run(
@@ -67,12 +70,18 @@ def run(
     if len(missing) < len(cells):
         bar.line(f"{len(cells) - len(missing)} of {len(cells)} cells are in {store.directory} already")
     batches = list(make_batches(missing))
+
+    def done(batch: Batch) -> None:
+        bar.advance(batch.seconds, len(batch.cells), method_name(batch.cells[0].method))
+
     with bar.over(sum(batch.seconds for batch in batches), len(missing)):
         if jobs == 0:
-            _run_here(batches, store, config, bar.advance)
+            _run_here(batches, store, config, done)
         else:
             index = {id(method): i for i, method in enumerate(made)}
-            workers.run(batches, list(methods), index, store, config, jobs, bar.advance)
+            setup = partial(_handler, list(methods), store.directory, config)
+            queue = (_job(batch, index) for batch in batches)
+            workers.run(queue, setup, jobs, done, partial(_write_death, store))
     frame = store.read()
     wanted = {cell.id for cell in cells}
     return frame[[one in wanted for one in cell_ids(frame)]].assign(suite=name).reset_index(drop=True)
@@ -84,6 +93,35 @@ def _run_here(batches: list[Batch], store: Store, config: Evaluation, done: Call
         for row in run_batch(batch, config, programs):
             store.write(row)
         done(batch)
+
+
+def _job(batch: Batch, index: dict[int, int]) -> workers.Job:
+    """A batch as a message, in which methods are places in the list that workers resolve themselves."""
+    cells = [(index[id(cell.method)], cell.problem, cell.suite, cell.config) for cell in batch.cells]
+    return workers.Job(batch.program, (cells, batch.size, batch.program, batch.is_first), batch)
+
+
+def _handler(items: list[Any], directory: Path, config: Evaluation) -> Callable[[Any], None]:
+    """What a worker does with the message of a job."""
+    methods = [resolve(item) for item in items]
+    store, programs = Store(directory), Programs()
+
+    def handle(message: Any) -> None:
+        cells, *rest_of_batch = message
+        batch = Batch(tuple(Cell(methods[i], *rest) for i, *rest in cells), *rest_of_batch)
+        rows = run_batch(batch, config, programs)
+        try:
+            for row in rows:
+                store.write(row)
+        except OSError as problem:
+            raise UsageError(f"cannot write results to {directory}: {problem.strerror}") from None
+
+    return handle
+
+
+def _write_death(store: Store, batch: Batch, why: str) -> None:
+    for cell in batch.cells:
+        store.write(cell.row("error", why))
 
 
 def _problems(suite: Suite | str | Iterable[Problem]) -> tuple[str, list[Problem]]:

@@ -54,6 +54,30 @@ def file_name(row: dict[str, Any]) -> str:
     return f"{words[:150]}_{cell_id(row['problem'], row['config_hash'], row['version'])}.parquet"
 
 
+def create_directory(directory: Path, what: str) -> None:
+    """Make a directory that can be written to, or raise a UsageError that says why not."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / f".probe-{uuid.uuid4().hex}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write {what} to {directory}: {error.strerror}") from None
+
+
+def write_whole(path: Path, write: Callable[[Any], object]) -> None:
+    """A file that appears whole or not at all: a temporary name, fsync, rename."""
+    temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 class Store:
     """A results directory."""
 
@@ -62,28 +86,15 @@ class Store:
 
     def create(self) -> None:
         """Make the directory, or say in one line why it cannot be written to."""
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            probe = self.directory / f".probe-{uuid.uuid4().hex}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise UsageError(f"cannot write results to {self.directory}: {error.strerror}") from None
+        create_directory(self.directory, "results")
 
     def write(self, row: dict[str, Any]) -> None:
         """Add a cell. One that is there and complete stays as it is; a failed one is replaced."""
         path = self.directory / file_name(row)
         if path.exists() and (old := _read(path)) is not None and old["status"] == OK:
             return
-        temporary = self.directory / f".{uuid.uuid4().hex}.tmp"
-        try:
-            with temporary.open("wb") as file:
-                pq.write_table(pa.Table.from_pylist([row], schema=SCHEMA), file, compression="none")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        table = pa.Table.from_pylist([row], schema=SCHEMA)
+        write_whole(path, lambda file: pq.write_table(table, file, compression="none"))
 
     def read(self, report: Callable[[str], None] = lambda line: None) -> pd.DataFrame:
         """All cells, one row each. Files that are not cells are reported, by name, and ignored."""

@@ -1,4 +1,4 @@
-"""Worker processes: batches out, rows to the store, and a crash costs one batch.
+"""Worker processes: jobs out, and a crash costs one job.
 
 `run` is the parent's side, `main` the worker's (`python -m pp_testbed.experiments.workers FD`).
 Workers are plain subprocesses that talk over a pipe, so that no `if __name__ == "__main__"` is
@@ -12,25 +12,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
 from pp_testbed.errors import UsageError
-from pp_testbed.experiments.store import Store
 
 
 class Worker:
     """The parent's end of one worker process."""
 
     def __init__(self, setup: bytes) -> None:
-        self.programs: set[int] = set()
+        self.programs: set[Any] = set()
         self.connection, theirs = Pipe()
-        self.batch: Any = None
+        self.job: Any = None
         command = [sys.executable, "-P", "-m", "pp_testbed.experiments.workers", str(theirs.fileno())]
         environment = {
             **os.environ,
@@ -51,10 +50,11 @@ class Worker:
         theirs.close()
         self.connection.send_bytes(setup)
 
-    def start(self, batch: Any, message: Any) -> None:
-        """Send a batch."""
-        self.batch = batch
-        self.connection.send_bytes(cloudpickle.dumps(message))
+    def start(self, job: Job) -> None:
+        """Send a job."""
+        self.job = job
+        with suppress(OSError):  # if it has died, reading from it says so
+            self.connection.send_bytes(cloudpickle.dumps(job.message))
 
     def death(self) -> str:
         """Why the process ended, in words."""
@@ -70,95 +70,93 @@ class Worker:
         self.process.wait()
 
 
+class Job(NamedTuple):
+    """What a worker is asked to do.
+
+    Attributes:
+        program: which compiled program it needs; workers are spared compiling one twice.
+        message: what the handler is called with; it must pickle.
+        subject: what `done` and `died` are told it was about.
+    """
+
+    program: Any
+    message: Any
+    subject: Any
+
+
 def run(
-    batches: list[Any],
-    items: list[Any],
-    index: dict[int, int],
-    store: Store,
-    config: Any,
+    queue: Iterable[Job],
+    setup: Callable[[], Callable[[Any], None]],
     jobs: int,
     done: Callable[[Any], None],
+    died: Callable[[Any, str], None],
 ) -> None:
-    """Run batches in `jobs` processes.
+    """Run jobs in `jobs` processes.
 
     Args:
-        items: methods as the caller gave them; workers resolve names and files for themselves.
-        index: from the `id` of a resolved method to its place in `items`.
-        done: told of each batch that is in the store.
+        setup: called in each worker; what it returns is called with each message.
+        done: told of the subject of each job that has ended, well or not.
+        died: told of the subject of a job whose process died, and why, before `done` is.
     """
     try:
-        setup = cloudpickle.dumps((items, store.directory, config))
+        message = cloudpickle.dumps(setup)
     except Exception as error:
         raise UsageError(f"a method cannot be sent to a worker: {error}; use jobs=0") from error
-    queue = list(batches)
+    queue = list(queue)
     jobs = min(jobs, len(queue))
     workers: list[Worker] = []
     try:
-        while queue or any(worker.batch for worker in workers):
+        while queue or any(worker.job for worker in workers):
             while queue and len(workers) < jobs:
-                workers.append(Worker(setup))
+                workers.append(Worker(message))
             for worker in workers:
-                if worker.batch is None and queue:
-                    _send(worker, _choose(queue, worker, workers), index)
-            busy = [worker for worker in workers if worker.batch]
+                if worker.job is None and queue:
+                    worker.start(_choose(queue, worker, workers))
+            busy = [worker for worker in workers if worker.job]
             ready = wait([worker.connection for worker in busy])
             for worker in [worker for worker in busy if worker.connection in ready]:
                 try:
                     complaint = worker.connection.recv()
                 except (EOFError, OSError):
-                    for cell in worker.batch.cells:
-                        store.write(cell.row("error", worker.death()))
+                    died(worker.job.subject, worker.death())
                     workers.remove(worker)
                 else:
                     if complaint:
                         raise UsageError(complaint)
-                done(worker.batch)
-                worker.batch = None
+                done(worker.job.subject)
+                worker.job = None
     finally:
         for worker in workers:
             worker.stop()
 
 
-def _choose(queue: list[Any], worker: Worker, workers: list[Worker]) -> Any:
-    """Take the batch that spares most compilation: of a program that the worker has, or nobody has."""
+def _choose(queue: list[Job], worker: Worker, workers: list[Worker]) -> Job:
+    """Take the job that spares most compilation: of a program that the worker has, or nobody has."""
     compiled = set().union(*(other.programs for other in workers))
-    mine = [batch for batch in queue if batch.program in worker.programs]
-    new = [batch for batch in queue if batch.program not in compiled]
-    batch = (mine or new or queue)[0]
-    queue.remove(batch)
-    worker.programs.add(batch.program)
-    return batch
-
-
-def _send(worker: Worker, batch: Any, index: dict[int, int]) -> None:
-    cells = [(index[id(cell.method)], cell.problem, cell.suite, cell.config) for cell in batch.cells]
-    with suppress(OSError):  # if it has died, reading from it says so
-        worker.start(batch, (cells, batch.size, batch.program, batch.is_first))
+    mine = [job for job in queue if job.program in worker.programs]
+    new = [job for job in queue if job.program not in compiled]
+    job = (mine or new or queue)[0]
+    queue.remove(job)
+    worker.programs.add(job.program)
+    return job
 
 
 def main(descriptor: int) -> None:
     """The worker's loop, until the parent closes the pipe."""
     connection: Any = Connection(descriptor)
     use_compilation_cache()
-    from pp_testbed.experiments.batch import Batch, Cell, Programs, run_batch
-    from pp_testbed.experiments.specs import resolve
-
-    items, directory, config = cloudpickle.loads(connection.recv_bytes())
-    methods = [resolve(item) for item in items]
-    store, programs = Store(directory), Programs()
+    handle = cloudpickle.loads(connection.recv_bytes())()
     while True:
         try:
-            cells, *rest_of_batch = cloudpickle.loads(connection.recv_bytes())
+            message = cloudpickle.loads(connection.recv_bytes())
         except EOFError:
             return
-        batch = Batch(tuple(Cell(methods[i], *rest) for i, *rest in cells), *rest_of_batch)
-        complaint = ""
         try:
-            for row in run_batch(batch, config, programs):
-                store.write(row)
-        except OSError as problem:
-            complaint = f"cannot write results to {directory}: {problem.strerror}"
-        connection.send(complaint)
+            handle(message)
+        except UsageError as problem:
+            connection.send(str(problem))
+        else:
+            connection.send("")
 
 
 def use_compilation_cache() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -32,6 +32,8 @@ class Entry(NamedTuple):
 
 
 _MAP = "pp_testbed.inference.map_ensemble"
+_MCMC = "pp_testbed.inference.mcmc"
+_SGMCMC = "pp_testbed.inference.sgmcmc"
 METHODS = {
     "uniform": Entry("pp_testbed.inference.baselines:Uniform", {}, "every class equally likely everywhere"),
     "prior": Entry("pp_testbed.inference.baselines:Prior", {}, "the prior predictive: no data seen"),
@@ -43,6 +45,11 @@ METHODS = {
     "low-rank": Entry(
         "pp_testbed.inference.svi:LowRank", {}, "VI: a normal of diagonal + low-rank covariance"
     ),
+    "nuts": Entry(f"{_MCMC}:NUTS", {}, "the no-U-turn sampler on the generative model: the exact posterior"),
+    "hmc": Entry(f"{_MCMC}:HMC", {}, "Hamiltonian Monte Carlo with trajectories of fixed length"),
+    "mala": Entry(f"{_MCMC}:MALA", {}, "Metropolis-adjusted Langevin"),
+    "mclmc": Entry(f"{_MCMC}:MCLMC", {}, "microcanonical Langevin Monte Carlo, unadjusted"),
+    "elliptical-slice": Entry(f"{_MCMC}:EllipticalSlice", {}, "elliptical slice sampling"),
 }
 
 
@@ -87,12 +94,15 @@ class Finite:
         draws: a pytree with a leading axis [M].
         log_weights: [M], normalised.
         losses: the loss curves of the training that made it, if any: [M, steps].
+        num_groups: 1 if these functions are all there is; else they are a sample, and the bias of its
+            finite size is estimated by a jackknife over so many groups of neighbours.
     """
 
     function: Partial
     draws: Any
     log_weights: Array
     losses: Array | None = None
+    num_groups: int = field(default=1, metadata={"static": True})
 
     @classmethod
     def equal(cls, function: Partial, draws: Any, losses: Array | None = None) -> Finite:
@@ -102,6 +112,16 @@ class Finite:
 
     def draw(self, key: Array, num_draws: int) -> Finite:
         return self
+
+    def without_history(self) -> Finite:
+        """Only what is needed to draw functions, not how they came about."""
+        return replace(self, losses=None)
+
+    def to_arviz(self, task: Task | None = None, probes: Array | None = None) -> Any:
+        """The posterior as an object of ArviZ: see `evaluation.diagnostics.to_arviz`."""
+        from pp_testbed.evaluation.diagnostics import to_arviz  # the one module that talks to ArviZ
+
+        return to_arviz(self, task, probes)
 
     def values(self, x: Array) -> Array:
         """Logits [M, N, K] of every function at x [N, d], few functions at a time."""
@@ -126,6 +146,10 @@ class Sampled:
     function: Partial
     sampler: Partial
     losses: Array | None = None
+
+    def without_history(self) -> Sampled:
+        """Only what is needed to draw functions, not how they came about."""
+        return replace(self, losses=None)
 
     def draw(self, key: Array, num_draws: int) -> Finite:
         draws = jax.vmap(self.sampler)(jax.random.split(key, num_draws))

@@ -1,0 +1,225 @@
+"""Whether chains deserve to be called a posterior: diagnostics through ArviZ, and ArviZ objects.
+
+The one module that talks to ArviZ, 0.23 (Python 3.11) and 1.x alike. Parameters of a ReLU network are
+not identified, functions are: diagnostics are of logit differences at fixed probe inputs, and of the
+log density. The distance between two posteriors is for `compare`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Finite
+from pp_testbed.inference.mcmc import Chains
+from pp_testbed.models.base import Array, Model, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NUM_PROBES = 128
+MAX_RHAT = 1.01
+MIN_ESS = 400.0
+MAX_DIVERGENT = 1e-3
+
+
+@lru_cache
+def arviz() -> Any:
+    """ArviZ, imported when it is first needed: it takes a second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # 0.23 announces 1.0
+        import arviz as module
+
+    return module
+
+
+def probe_inputs(model: Model, num: int = NUM_PROBES) -> Array:
+    """Inputs [num, d] at which functions are compared, the same for all problems of a model."""
+    return model.inputs(jax.random.key(0), num)
+
+
+def probe_values(posterior: Finite, x: Array) -> Array:
+    """Logit differences to class 0 of every function at x [N, d]: [M, N, K - 1]."""
+    return _differences(posterior.without_history(), x)
+
+
+@jax.jit
+def _differences(posterior: Finite, x: Array) -> Array:
+    logits = posterior.values(x)
+    return logits[..., 1:] - logits[..., :1]
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What the worst probe says, and what the sampler reported.
+
+    Attributes:
+        rhat: largest R-hat (rank-normalised, split). ess_bulk, ess_tail: smallest effective sizes.
+        mcse: largest Monte Carlo standard error of a mean, in standard deviations of the probe.
+        rhat_lp, ess_lp: of the log density. divergent: fraction of divergent transitions.
+        tree_depth: mean. bfmi: smallest energy fraction of missing information of a chain.
+    """
+
+    num_chains: int
+    num_draws: int
+    num_probes: int
+    rhat: float
+    ess_bulk: float
+    ess_tail: float
+    mcse: float
+    rhat_lp: float
+    ess_lp: float
+    divergent: float
+    tree_depth: float
+    bfmi: float
+
+    @property
+    def failures(self) -> list[str]:
+        """Which conditions of the gate are not met, in words; NaN meets none."""
+        conditions = [
+            (self.rhat <= MAX_RHAT, f"R-hat is {self.rhat:.3f} > {MAX_RHAT}"),
+            (self.ess_bulk >= MIN_ESS, f"bulk ESS is {self.ess_bulk:.0f} < {MIN_ESS:.0f}"),
+            (self.ess_tail >= MIN_ESS, f"tail ESS is {self.ess_tail:.0f} < {MIN_ESS:.0f}"),
+            (self.divergent <= MAX_DIVERGENT, f"{self.divergent:.1%} of transitions diverge"),
+            (self.num_probes >= 100, f"there are only {self.num_probes} probes"),
+        ]
+        return [words for met, words in conditions if not met]
+
+    @property
+    def converged(self) -> bool:
+        """Whether a reference may be made of these chains."""
+        return not self.failures
+
+    def asdict(self) -> dict[str, Any]:
+        """The diagnostics as a row of a table, the verdict included."""
+        return asdict(self) | {"converged": self.converged}
+
+
+def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
+    """Diagnostics of chains in function space.
+
+    Args:
+        posterior: chains. probes: inputs [N, d]; 128 fixed ones of the model if None.
+
+    Example:
+        >>> posterior = method("nuts").fit(key, problem.task)   # doctest: +SKIP
+        >>> diagnose(posterior).failures                        # doctest: +SKIP
+        []
+    """
+    values = _by_chain(probe_values(posterior, _probes(posterior, probes)), posterior.num_chains)
+    return diagnose_values(values, posterior.stats)
+
+
+def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
+    """Diagnostics from probe values [chains, draws, ...] and statistics [chains, draws]."""
+    table = diagnostics_table(values, stats)
+    probes, lp = table[table.quantity != "lp"], table[table.quantity == "lp"].iloc[0]
+    divergent = np.mean(stats["diverging"]) if "diverging" in stats else 0.0
+    depth = np.mean(stats["tree_depth"]) if "tree_depth" in stats else np.nan
+    energy = np.asarray(stats["energy"]) if "energy" in stats else None
+    # Rows with NaN count as the worst, which min and max of pandas would skip.
+    return Diagnostics(
+        num_chains=int(np.shape(values)[0]),
+        num_draws=int(np.shape(values)[1]),
+        num_probes=len(probes),
+        rhat=float(probes["rhat"].to_numpy().max()),
+        ess_bulk=float(probes["ess_bulk"].to_numpy().min()),
+        ess_tail=float(probes["ess_tail"].to_numpy().min()),
+        mcse=float((probes["mcse"] / probes["sd"]).to_numpy().max()),
+        rhat_lp=float(lp["rhat"]),
+        ess_lp=float(lp["ess_bulk"]),
+        divergent=float(divergent),
+        tree_depth=float(depth),
+        bfmi=float("nan") if energy is None else float(np.min(arviz().bfmi(energy))),
+    )
+
+
+def diagnostics_table(values: Any, stats: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per probe and one for the log density: mean, sd, R-hat, ESS and MCSE."""
+    import pandas as pd
+    import xarray
+
+    values = np.asarray(values, dtype=np.float64)
+    flat = values.reshape(*values.shape[:2], -1)
+    lp = np.asarray(stats["lp"], dtype=np.float64)[..., None]
+    together = np.concatenate([flat, lp], axis=-1)
+    dataset = xarray.Dataset({"value": (("chain", "draw", "quantity"), together)})
+    az = arviz()
+    columns = {
+        "rhat": az.rhat(dataset),
+        "ess_bulk": az.ess(dataset, method="bulk"),
+        "ess_tail": az.ess(dataset, method="tail"),
+        "mcse": az.mcse(dataset, method="mean"),
+    }
+    return pd.DataFrame(
+        {
+            "quantity": [f"probe {i}" for i in range(flat.shape[-1])] + ["lp"],
+            "mean": together.mean(axis=(0, 1)),
+            "sd": together.std(axis=(0, 1)),
+            **{name: result["value"].values for name, result in columns.items()},
+        }
+    )
+
+
+def to_arviz(posterior: Finite, task: Task | None = None, probes: Array | None = None) -> Any:
+    """A posterior as ArviZ's `InferenceData` (0.23) or `DataTree` (1.x).
+
+    Groups: `posterior` (parameters, and `probe`, the logit differences at probe inputs),
+    `sample_stats`, `log_likelihood`, `observed_data`, `constant_data`.
+
+    Args:
+        posterior: chains, or another finite posterior, which is taken as one chain.
+        task: the data; that of the chains if None.
+        probes: inputs [N, d]; 128 fixed ones of the task's model if None.
+    """
+    task = task or getattr(posterior, "task", None)
+    if task is None:
+        raise UsageError("to_arviz needs the task, as in to_arviz(problem.task)")
+    num_chains = posterior.num_chains if isinstance(posterior, Chains) else 1
+    stats = posterior.stats if isinstance(posterior, Chains) else {}
+    x_probe = probe_inputs(task.model) if probes is None else probes
+    rows = slice(0, int(task.num_train))
+    log_probs = jax.nn.log_softmax(posterior.logits(jax.random.key(0), task.x[rows]))
+    log_likelihood = jnp.take_along_axis(log_probs, task.y[None, rows, None], axis=-1)[..., 0]
+    parameters = posterior.draws if isinstance(posterior.draws, dict) else {"draw": posterior.draws}
+    variables = {**_leaves(parameters), "probe": probe_values(posterior, x_probe)}
+    groups = {
+        "posterior": {name: _by_chain(leaf, num_chains) for name, leaf in variables.items()},
+        "sample_stats": {name: np.asarray(leaf) for name, leaf in stats.items()},
+        "log_likelihood": {"y": _by_chain(log_likelihood, num_chains)},
+        "observed_data": {"y": np.asarray(task.y[rows])},
+        "constant_data": {"x": np.asarray(task.x[rows]), "x_probe": np.asarray(x_probe)},
+    }
+    groups = {name: group for name, group in groups.items() if group}
+    az = arviz()
+    return az.from_dict(**groups) if az.__version__.startswith("0.") else az.from_dict(groups)
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested dictionary as a flat one."""
+    flat: dict[str, Any] = {}
+    for name, item in tree.items():
+        flat |= _leaves(item, f"{prefix}{name}.") if isinstance(item, Mapping) else {prefix + name: item}
+    return flat
+
+
+def _by_chain(values: Any, num_chains: int) -> np.ndarray:
+    """[M, ...] as [chains, draws, ...]."""
+    array = np.asarray(values)
+    return array.reshape(num_chains, -1, *array.shape[1:])
+
+
+def _probes(posterior: Chains, probes: Array | None) -> Array:
+    if probes is not None:
+        return probes
+    if posterior.task is None:
+        raise UsageError("these chains do not know their task: pass probes")
+    return probe_inputs(posterior.task.model)

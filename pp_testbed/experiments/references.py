@@ -1,0 +1,396 @@
+"""Reference posteriors: NUTS on a problem, with the evidence that it converged, kept in a store.
+
+A reference is one `.npz` file (no pickle): what every draw says at the probe inputs, the terms of its
+scores, thinned draws of the parameters, how the chains started, and a text with settings, versions,
+scores and diagnostics. Some are shipped with the package; others are built, chain by chain. What a
+reference is compared by is in `evaluation.compare`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+import pp_testbed
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation.diagnostics import Diagnostics, diagnose_values, probe_inputs, probe_values
+from pp_testbed.evaluation.evaluator import Evaluation, Scores, score_inputs, scores_of, summarise
+from pp_testbed.experiments import workers
+from pp_testbed.experiments.batch import Programs
+from pp_testbed.experiments.identity import config_hash, config_text
+from pp_testbed.experiments.problems import Problem, Suite
+from pp_testbed.experiments.problems import problem as named_problem
+from pp_testbed.experiments.problems import suite as named_suite
+from pp_testbed.experiments.progress import Progress
+from pp_testbed.experiments.store import create_directory, write_whole
+from pp_testbed.inference.base import Finite
+from pp_testbed.inference.mcmc import NUTS, Chains
+from pp_testbed.models.base import read_logits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
+PACKAGES = ("jax", "numpyro", "blackjax", "numpy")
+SHIPPED = files("pp_testbed") / "data" / "references"
+TABLE = files("pp_testbed") / "data" / "references.csv"
+_TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The exact posterior of a problem, as far as NUTS reached it.
+
+    Attributes:
+        problem: whose posterior it is. settings: of NUTS and the evaluation, as JSON.
+        scores: of all draws, on the problem's own test inputs. diagnostics: of all draws.
+        values: logit differences at the probe inputs, [chains, draws, probes, K - 1].
+        stats: of each transition, [chains, draws]. start: states and parameters after warm-up.
+        terms: of the scores, for pairing: KLs per batch [n], `predicted` [n, width, K].
+        draws: latent sites of every `thinning`-th draw, [kept, ...].
+        seconds: of all chains, on one core. versions: of what made it.
+        path: where it was read from.
+    """
+
+    problem: Problem
+    settings: str
+    scores: Scores
+    diagnostics: Diagnostics
+    values: np.ndarray
+    stats: dict[str, np.ndarray]
+    start: dict[str, np.ndarray]
+    terms: dict[str, np.ndarray]
+    draws: dict[str, np.ndarray]
+    thinning: int
+    seconds: float
+    versions: dict[str, str]
+    path: str = ""
+
+    @property
+    def converged(self) -> bool:
+        """Whether it passed the gate; nothing is compared to one that did not."""
+        return self.diagnostics.converged
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """How it was scored."""
+        return Evaluation(**_plain(json.loads(self.settings)["evaluation"], Evaluation))
+
+    @property
+    def method(self) -> NUTS:
+        """The sampler that made it."""
+        return NUTS(**_plain(json.loads(self.settings)["method"], NUTS))
+
+    @property
+    def posterior(self) -> Finite:
+        """The kept draws as a posterior, to evaluate anywhere."""
+        draws = {name: jnp.asarray(leaf) for name, leaf in self.draws.items()}
+        return Finite.equal(Partial(read_logits, self.problem.model), draws)
+
+    def row(self) -> dict[str, Any]:
+        """Problem, scores, diagnostics and origin as a row of a table."""
+        problem = {name: getattr(self.problem, name) for name in ("input_dim", "num_train", "temperature")}
+        return {
+            "problem": self.problem.name,
+            **problem,
+            "seed": self.problem.seed,
+            **self.scores.asdict(),
+            **self.diagnostics.asdict(),
+            "seconds": self.seconds,
+            "settings": config_hash(self.settings),
+            **self.versions,
+        }
+
+
+def _plain(described: dict[str, Any], kind: type) -> dict[str, Any]:
+    """The fields of a dataclass in its JSON description."""
+    return {f.name: described[f.name] for f in fields(kind) if f.name in described}
+
+
+def default_store() -> Path:
+    """Where a user's references are, unless another place is given."""
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "pp_testbed" / "references"
+
+
+def file_name(problem: Problem, settings: str) -> str:
+    """The file of a reference: the problem in words, and a hash of the settings."""
+    words = re.sub(r"[^\w.+-]+", "_", problem.name)
+    return f"{words}_{config_hash(settings)}.npz"
+
+
+def save(reference: Reference, path: Path) -> None:
+    """Write a reference, whole, unless there is one; what is there is never replaced."""
+    if path.exists():
+        return
+    about = {
+        "problem": reference.problem.name,
+        "settings": reference.settings,
+        "scores": reference.scores.asdict(),
+        "diagnostics": asdict(reference.diagnostics),
+        "thinning": reference.thinning,
+        "seconds": reference.seconds,
+        "versions": reference.versions,
+    }
+    arrays = {"about": np.array(json.dumps(about)), "values": reference.values}
+    for group in ("stats", "start", "terms", "draws"):
+        arrays |= {f"{group}/{name}": leaf for name, leaf in getattr(reference, group).items()}
+    _write_arrays(path, arrays)
+
+
+def load(path: Path) -> Reference:
+    """Read a reference; a UsageError says which file is damaged or foreign."""
+    arrays = _read_arrays(path)
+    if arrays is None:
+        raise UsageError(f"{path} is damaged or not a reference of pp_testbed; move it away and build again")
+    try:
+        about = json.loads(str(arrays["about"]))
+        groups: dict[str, Any] = {"stats": {}, "start": {}, "terms": {}, "draws": {}}
+        for name, array in arrays.items():
+            group, slash, rest = name.partition("/")
+            if slash:
+                groups[group][rest] = array
+        return Reference(
+            problem=named_problem(about["problem"]),
+            settings=about["settings"],
+            scores=Scores(**about["scores"]),
+            diagnostics=Diagnostics(**about["diagnostics"]),
+            values=arrays["values"],
+            thinning=about["thinning"],
+            seconds=about["seconds"],
+            versions=about["versions"],
+            path=str(path),
+            **groups,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{path} is not a reference of this version of pp_testbed: {error!r}") from None
+
+
+def _write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    try:
+        write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray] | None:
+    """The arrays of a file, all checked against their checksums; None where it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile):
+        return None
+
+
+def references(store: str | os.PathLike[str] | None = None) -> pd.DataFrame:
+    """The table of references: the shipped ones (all of `2d` with T up to 100) and those in the store."""
+    import pandas as pd
+
+    tables = [pd.read_csv(str(TABLE)).assign(origin="shipped")] if TABLE.is_file() else []
+    rows = [load(path).row() for path in stored_files(store)]
+    if rows:
+        tables.append(pd.DataFrame(rows).assign(origin="store"))
+    if not tables:
+        raise UsageError("there are no references; build one with: pp-testbed reference build --suite smoke")
+    table = pd.concat(tables, ignore_index=True)
+    table = table.drop_duplicates(["problem", "settings"], keep="last")
+    order = ["input_dim", "num_train", "temperature", "seed", "problem"]
+    return table.sort_values(order, ignore_index=True)
+
+
+def stored_files(store: str | os.PathLike[str] | None = None) -> list[Path]:
+    """The files of a store's references."""
+    return sorted(Path(store or default_store()).glob("*.npz"))
+
+
+def reference(
+    problem: Problem | str,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    method: NUTS | None = None,
+    build: bool = False,
+    jobs: int = 2,
+) -> Reference:
+    """The reference posterior of a problem: a shipped one, or the store's, or, if asked, a new one.
+
+    Args:
+        problem: a problem or its name. store: a directory; `default_store()` if None.
+        method: NUTS with other settings than four chains of 500 + 500.
+        build: whether to build it (about ten seconds at T = 10) where there is none.
+        jobs: processes that build.
+
+    Example:
+        >>> reference("2d/T10-rho0.1-s0").converged
+        True
+    """
+    problem = named_problem(problem) if isinstance(problem, str) else problem
+    settings = config_text(method or NUTS(), Evaluation())
+    name = file_name(problem, settings)
+    shipped, stored = Path(str(SHIPPED / name)), Path(store or default_store()) / name
+    for path in (shipped, stored):
+        if path.exists():
+            return load(path)
+    if not build:
+        raise UsageError(
+            f"there is no reference of {problem.name} in {stored.parent}; build it with "
+            f"pt.reference({problem.name!r}, build=True) or "
+            f"`pp-testbed reference build --problem {problem.name}`"
+        )
+    build_references([problem], store=store, method=method, jobs=jobs)
+    return load(stored)
+
+
+def build_references(
+    suite: Suite | str | Iterable[Problem],
+    *,
+    store: str | os.PathLike[str] | None = None,
+    method: NUTS | None = None,
+    jobs: int = 2,
+    progress: bool = True,
+) -> list[Path]:
+    """Build the references of problems, chain by chain, in `jobs` processes (0: in this one).
+
+    Interrupted, it goes on with the chains that are missing. Nothing that is there is built again.
+    """
+    problems = list(named_suite(suite) if isinstance(suite, str) else suite)
+    method, directory = method or NUTS(), Path(store or default_store())
+    settings = config_text(method, Evaluation())
+    create_directory(directory / "pieces", "references")
+    bar = Progress(progress)
+    paths = [directory / file_name(problem, settings) for problem in problems]
+    missing = [problem for problem, path in zip(problems, paths, strict=True) if not path.exists()]
+    if len(missing) < len(problems):
+        bar.line(f"{len(problems) - len(missing)} of {len(problems)} references are in {directory} already")
+    queue = list(_jobs(missing, method))
+    failures: list[str] = []
+
+    def done(piece: tuple[Problem, int]) -> None:
+        bar.advance(_guess(piece[0], method), 1, piece[0].name)
+
+    def died(piece: tuple[Problem, int], why: str) -> None:
+        failures.append(f"{piece[0].name}: {why}")
+
+    with bar.over(
+        sum(_guess(problem, method) for problem in missing) * method.num_chains, len(queue), "chains"
+    ):
+        if jobs == 0:
+            build = _builder(method, directory)
+            for job in queue:
+                build(job.message)
+                done(job.subject)
+        else:
+            workers.run(queue, partial(_builder, method, directory), jobs, done, died)
+    if failures:
+        raise UsageError("; ".join(failures))
+    return paths
+
+
+def _jobs(problems: Sequence[Problem], method: NUTS) -> Iterator[workers.Job]:
+    for problem in problems:
+        for chain in range(method.num_chains):
+            yield workers.Job(problem.padded_size, (problem, chain), (problem, chain))
+
+
+def _guess(problem: Problem, method: NUTS) -> float:
+    """Seconds of a chain, roughly, for the progress bar."""
+    steps = method.warmup + method.num_draws * method.thinning
+    return steps * (0.8 + problem.num_train / 100) * 1.5e-3 * (0.1 / problem.temperature) ** 0.7
+
+
+def _builder(method: NUTS, directory: Path) -> Callable[[tuple[Problem, int]], None]:
+    """What a worker does: one chain, unless it is there; and, after the last, the reference."""
+    programs = Programs()
+
+    def build(message: tuple[Problem, int]) -> None:
+        problem, chain = message
+        settings = config_text(method, Evaluation())
+        path = directory / file_name(problem, settings)
+        pieces = [directory / "pieces" / f"{path.stem}_chain{i}.npz" for i in range(method.num_chains)]
+        if not path.exists() and _read_arrays(pieces[chain]) is None:
+            _write_arrays(pieces[chain], _run_chain(problem, method, chain, programs))
+        if not path.exists() and all(piece.exists() for piece in pieces):
+            chains = [_read_arrays(piece) for piece in pieces]
+            if all(chains):
+                save(_assemble(problem, method, settings, chains), path)
+        if path.exists():
+            for piece in pieces:
+                piece.unlink(missing_ok=True)
+
+    return build
+
+
+@jax.jit
+def _chain(method: NUTS, key: Any, task: Any) -> Any:
+    positions, stats, (state, tuned) = method.chain(key, method.target(task))
+    return positions, stats, {"position": state.position, **tuned}
+
+
+def _run_chain(problem: Problem, method: NUTS, chain: int, programs: Programs) -> dict[str, np.ndarray]:
+    """One chain as arrays."""
+    key = method.chain_keys(problem.keys.fit)[chain]
+    arguments = jax.tree.map(jnp.asarray, (method, key, problem.draw()[0]))
+    (positions, stats, started), seconds = programs.timed(_chain, *arguments)
+    arrays = {"positions": positions, "seconds": seconds}
+    arrays |= {f"stats/{name}": leaf for name, leaf in stats.items()}
+    arrays |= {f"start/{name}": leaf for name, leaf in started.items()}
+    return {name: np.asarray(leaf) for name, leaf in arrays.items()}
+
+
+@jax.jit
+def _posterior(method: NUTS, task: Any, positions: Any, stats: Any) -> Chains:
+    return method.posterior(method.target(task), positions, stats, None)
+
+
+def _assemble(problem: Problem, method: NUTS, settings: str, chains: list[Any]) -> Reference:
+    """The reference that chains make: scored and diagnosed."""
+    task, environment = problem.draw()
+    stacked = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
+    stats, start = _group(stacked, "stats"), _group(stacked, "start")
+    posterior = _posterior(method, task, stacked["positions"], stats)
+    config = Evaluation()
+    key = problem.keys.evaluate
+    terms = score_inputs(posterior.without_history(), environment, key, config=config)
+    num_draws = posterior.log_weights.shape[0]
+    scores = scores_of(summarise(terms, config), num_draws, environment, config)
+    probes = probe_values(posterior, probe_inputs(problem.model))
+    values = np.asarray(probes).reshape(method.num_chains, method.num_draws, *probes.shape[1:])
+    thinning = max(1, num_draws // KEPT_DRAWS)
+    return Reference(
+        problem=problem,
+        settings=settings,
+        scores=scores,
+        diagnostics=diagnose_values(values, stats),
+        values=values,
+        stats=stats,
+        start=start,
+        terms={name: np.asarray(terms[name]) for name in _TERMS},
+        draws={name: np.asarray(leaf[::thinning]) for name, leaf in posterior.draws.items()},
+        thinning=thinning,
+        seconds=float(stacked["seconds"].sum()),
+        versions=_versions(),
+    )
+
+
+def _group(arrays: dict[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
+    prefix = group + "/"
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: version(name) for name in PACKAGES}
+    return {"pp_testbed": pp_testbed.__version__, **packages, "python": platform.python_version()}

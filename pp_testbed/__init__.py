@@ -8,6 +8,10 @@ line answers at once.
     method.fit(key, problem.task)                a posterior: posterior.logits(key, x, num_draws)
     finite(f), sampled(f)                        a posterior from a plain Python function
     evaluate(posterior, problem, key=key)        its scores, with error bars
+    reference(problem), references()             the exact posterior, by NUTS; the table of all
+    compare(posterior, reference)                the distance to it
+    diagnose(chains), posterior.to_arviz()       whether chains have converged; ArviZ
+    sbc(method, num_train=10)                    simulation-based calibration
     run(suite, methods, out="results/")          all of it, as a data frame
 """
 
@@ -20,6 +24,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pp_testbed.errors import UsageError as UsageError
+    from pp_testbed.evaluation.compare import Comparison as Comparison
+    from pp_testbed.evaluation.compare import compare as compare
+    from pp_testbed.evaluation.diagnostics import Diagnostics as Diagnostics
+    from pp_testbed.evaluation.diagnostics import diagnose as diagnose
     from pp_testbed.evaluation.evaluator import Evaluation as Evaluation
     from pp_testbed.evaluation.evaluator import Scores as Scores
     from pp_testbed.evaluation.evaluator import evaluate as evaluate
@@ -27,7 +35,13 @@ if TYPE_CHECKING:
     from pp_testbed.experiments.problems import Suite as Suite
     from pp_testbed.experiments.problems import problem as problem
     from pp_testbed.experiments.problems import suite as suite
+    from pp_testbed.experiments.references import Reference as Reference
+    from pp_testbed.experiments.references import reference as reference
+    from pp_testbed.experiments.references import references as references
+    from pp_testbed.experiments.references import verify as verify
     from pp_testbed.experiments.runner import run as run
+    from pp_testbed.experiments.sbc import Calibration as Calibration
+    from pp_testbed.experiments.sbc import sbc as sbc
     from pp_testbed.inference.base import Finite as Finite
     from pp_testbed.inference.base import Sampled as Sampled
     from pp_testbed.inference.base import finite as finite
@@ -40,18 +54,25 @@ if TYPE_CHECKING:
     from pp_testbed.models.base import task as task
     from pp_testbed.models.logistic import LogisticRegression as LogisticRegression
     from pp_testbed.models.mlp import GenerativeMLP as GenerativeMLP
+    from pp_testbed.report.figures import calibration_ranks as calibration_ranks
+    from pp_testbed.report.figures import predictive_fields as predictive_fields
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
 
 _HOME = {
     "UsageError": "errors",
     **dict.fromkeys(["Evaluation", "Scores", "evaluate"], "evaluation.evaluator"),
     **dict.fromkeys(["Problem", "Suite", "problem", "suite"], "experiments.problems"),
+    **dict.fromkeys(["Comparison", "compare"], "evaluation.compare"),
+    **dict.fromkeys(["Diagnostics", "diagnose"], "evaluation.diagnostics"),
+    **dict.fromkeys(["Reference", "reference", "references", "verify"], "experiments.references"),
     "run": "experiments.runner",
+    **dict.fromkeys(["Calibration", "sbc"], "experiments.sbc"),
     **dict.fromkeys(["Finite", "Sampled", "finite", "method", "sampled"], "inference.base"),
     "SVI": "inference.svi",
     **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),
     "LogisticRegression": "models.logistic",
     "GenerativeMLP": "models.mlp",
+    **dict.fromkeys(["calibration_ranks", "predictive_fields"], "report.figures"),
     "leaderboard": "report.leaderboard",
 }
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604

@@ -1,4 +1,4 @@
-"""The command line: `pp-testbed run | leaderboard | methods | suites`.
+"""The command line: `pp-testbed run | leaderboard | sbc | reference | methods | suites`.
 
 Only arguments and output are here; what the commands do is the Python API. Heavy imports happen
 inside the commands, so that `--help` answers at once.
@@ -33,6 +33,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+reference_app = typer.Typer(
+    help="Reference posteriors by NUTS: build, list, show, verify.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+app.add_typer(reference_app, name="reference")
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -57,6 +63,12 @@ def _escaped(text: object) -> str:
 By = Annotated[str, typer.Option(help="Columns to break the table down by: num_train,temperature.")]
 Baseline = Annotated[str, typer.Option(help="The method in the denominator of the ratio.")]
 Format = Annotated[str, typer.Option(help="table, csv, markdown, latex or json.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Worker processes; one per core if not given.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a hyperparameter, as in mlp.l2=10.")
+]
+Seeds = Annotated[str, typer.Option(help="Only these seeds, as in 0-4 or 0,3.")]
+StoreOption = Annotated[Path | None, typer.Option("--store", help="The directory of references.")]
 
 
 @app.command()
@@ -68,13 +80,9 @@ def run(
     out: Annotated[Path, typer.Option(help="The results directory; a run goes on where it was.")] = Path(
         "results"
     ),
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; one per core if not given.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a hyperparameter, as in mlp.l2=10.")
-    ] = None,
-    seeds: Annotated[str, typer.Option(help="Only these seeds, as in 0-4 or 0,3.")] = "",
+    jobs: Jobs = None,
+    settings: Settings = None,
+    seeds: Seeds = "",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
     inputs: Annotated[
         int | None,
@@ -122,6 +130,9 @@ def leaderboard(
     results: Annotated[Path, typer.Argument(help="A results directory.")] = Path("results"),
     by: By = "",
     baseline: Baseline = "mlp",
+    sbc: Annotated[
+        Path | None, typer.Option(help="A directory of `pp-testbed sbc`, whose errors become a column.")
+    ] = None,
     format: Format = "table",
 ) -> None:
     """Print the leaderboard of a results directory."""
@@ -131,8 +142,159 @@ def leaderboard(
         frame = Store(results).read(lambda line: errors.print(_escaped(line)))
         if frame.empty:
             raise UsageError(f"there are no results in {results}")
-        _show(frame, tuple(filter(None, by.split(","))), baseline, format)
+        measured: Any = ()
+        if sbc is not None:
+            from pp_testbed.experiments.sbc import calibrations
+
+            measured = calibrations(sbc)
+        _show(frame, tuple(filter(None, by.split(","))), baseline, format, measured)
         _report_failures(frame)
+
+
+@app.command()
+def sbc(
+    method: Annotated[str, typer.Option(help="Names, or my_file.py:NAME, with commas.")] = "nuts",
+    problems: Annotated[int, typer.Option(min=20, help="Fresh problems.")] = 200,
+    num_train: Annotated[int, typer.Option(min=1, help="Data of each problem.")] = 10,
+    temperature: Annotated[float, typer.Option(help="Temperature of each problem.")] = 0.1,
+    out: Annotated[Path, typer.Option(help="Where ranks are kept; a run goes on where it was.")] = Path(
+        "sbc"
+    ),
+    jobs: Jobs = None,
+    settings: Settings = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the ranks into this file (.png, .pdf).")] = None,
+    format: Format = "table",
+) -> None:
+    """Simulation-based calibration: are the ranks of the truth uniform?
+
+    Examples:
+
+      pp-testbed sbc --method nuts --problems 200 --num-train 10
+
+      pp-testbed sbc --method mlp,mean-field,my_method.py:METHOD --figure sbc.png
+    """
+    with plain_errors():
+        import pandas as pd
+
+        from pp_testbed.experiments.sbc import sbc as calibrate
+
+        made = [
+            calibrate(
+                spec,
+                num_problems=problems,
+                num_train=num_train,
+                temperature=temperature,
+                out=out,
+                jobs=jobs or _cores(),
+            )
+            for spec in _specs(method, settings or [])
+        ]
+        _print_table(pd.DataFrame([calibration.asdict() for calibration in made]), format)
+        if figure is not None:
+            from pp_testbed.report.figures import calibration_ranks
+
+            calibration_ranks(made).savefig(figure, dpi=150)
+            errors.print(f"the ranks are drawn in {_escaped(figure)}")
+
+
+@reference_app.command("build")
+def reference_build(
+    suite: Annotated[str, typer.Option(help="The problems; see `pp-testbed suites`.")] = "smoke",
+    problem: Annotated[str, typer.Option(help="One problem instead, such as 2d/T10-rho0.1-s0.")] = "",
+    seeds: Seeds = "",
+    max_num_train: Annotated[
+        int | None, typer.Option(help="Only problems with at most so many data.")
+    ] = None,
+    store: StoreOption = None,
+    jobs: Jobs = None,
+    settings: Settings = None,
+) -> None:
+    """Build the references that are missing, chain by chain; a stopped build goes on where it was.
+
+    Examples:
+
+      pp-testbed reference build --problem 2d/T10-rho0.1-s0
+
+      pp-testbed reference build --suite 2d --max-num-train 100 --jobs 2
+    """
+    with plain_errors():
+        from pp_testbed.experiments import references
+        from pp_testbed.experiments.problems import problem as named_problem
+        from pp_testbed.inference.base import method, with_options
+
+        selected = [named_problem(problem)] if problem else list(_selected(suite, seeds, None))
+        selected = [one for one in selected if max_num_train is None or one.num_train <= max_num_train]
+        options = dict(_specs("nuts", settings or [])[0].options)
+        nuts = with_options(method("nuts"), options)
+        paths = references.build_references(selected, store=store, method=nuts, jobs=jobs or _cores())
+        directory = store or references.default_store()
+        errors.print(f"{len(paths)} references are in {_escaped(directory)}{os.sep}")
+        _report_not_converged([references.load(path) for path in paths])
+
+
+@reference_app.command("list")
+def reference_list(store: StoreOption = None, format: Format = "table") -> None:
+    """List the references: those shipped with the package, and the store's."""
+    with plain_errors():
+        from pp_testbed.experiments.references import default_store, references
+
+        table = references(store)
+        columns = [
+            "problem",
+            "kl_joint",
+            "rhat",
+            "ess_bulk",
+            "ess_tail",
+            "divergent",
+            "converged",
+            "seconds",
+            "origin",
+        ]
+        _print_table(table[columns] if format == "table" else table, format)
+        errors.print(f"the store is {_escaped(store or default_store())}{os.sep}")
+
+
+@reference_app.command("show")
+def reference_show(
+    problem: Annotated[str, typer.Argument(help="Such as 2d/T10-rho0.1-s0.")], store: StoreOption = None
+) -> None:
+    """Show a reference: how it was made, its scores and its diagnostics."""
+    with plain_errors():
+        import json
+
+        from pp_testbed.experiments.references import reference
+
+        found = reference(problem, store=store)
+        verdict = (
+            "converged" if found.converged else "not converged: " + "; ".join(found.diagnostics.failures)
+        )
+        typer.echo(f"{found.problem.name}  {verdict}\n{found.path}\n\n{found.scores}\n")
+        for name, value in found.diagnostics.asdict().items():
+            typer.echo(f"{name:<13} {value:.4g}")
+        typer.echo(f"\n{found.seconds:.0f} s of chains; {json.dumps(found.versions)}\n{found.settings}")
+
+
+@reference_app.command("verify")
+def reference_verify(
+    problem: Annotated[str, typer.Argument(help="Such as 2d/T10-rho0.1-s0; all of the store if none.")] = "",
+    store: StoreOption = None,
+    format: Format = "table",
+) -> None:
+    """Derive diagnostics anew from what is stored, and run the beginning of a chain again."""
+    with plain_errors():
+        from dataclasses import asdict
+
+        import pandas as pd
+
+        from pp_testbed.experiments.references import load, reference, stored_files, verify
+
+        found = [reference(problem, store=store)] if problem else [load(path) for path in stored_files(store)]
+        if not found:
+            raise UsageError("there are no references in the store")
+        checks = [verify(one) for one in found]
+        _print_table(pd.DataFrame([asdict(check) | {"passed": check.passed} for check in checks]), format)
+        if not all(check.passed for check in checks):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -234,17 +396,39 @@ def _config(inputs: int | None, draws: int | None) -> Any:
     return Evaluation(**{name: value for name, value in options.items() if value})
 
 
-def _show(frame: pd.DataFrame, by: tuple[str, ...], baseline: str, format: str) -> None:
+def _show(
+    frame: pd.DataFrame, by: tuple[str, ...], baseline: str, format: str, calibrations: Any = ()
+) -> None:
     from pp_testbed.report.leaderboard import leaderboard as make
     from pp_testbed.report.leaderboard import render
 
-    shown = render(make(frame, by, baseline), format, baseline)
+    _print(render(make(frame, by, baseline, calibrations=calibrations), format, baseline))
+
+
+def _print_table(table: pd.DataFrame, format: str) -> None:
+    from pp_testbed.report.leaderboard import render_plain
+
+    _print(render_plain(table, format))
+
+
+def _print(shown: Any) -> None:
+    """Print text, or a table of rich."""
     if isinstance(shown, str):
         typer.echo(shown, nl=not shown.endswith("\n"))
     else:
         # A table wider than the terminal wraps its lines; one that hides digits would be worse.
         width = Console(width=1000).measure(shown).maximum
         Console(width=max(Console().width, width), highlight=False).print(shown)
+
+
+def _report_not_converged(found: list[Any]) -> None:
+    """Say which references failed the gate and why, and end with 1 if any did."""
+    failed = [one for one in found if not one.converged]
+    for one in failed:
+        reasons = "; ".join(one.diagnostics.failures)
+        errors.print(f"[bold red]not converged:[/] {_escaped(one.problem.name)}: {_escaped(reasons)}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _report_failures(frame: pd.DataFrame) -> None:

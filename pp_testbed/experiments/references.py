@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -21,6 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,6 +51,7 @@ KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
 PACKAGES = ("jax", "numpyro", "blackjax", "numpy")
 SHIPPED = files("pp_testbed") / "data" / "references"
 TABLE = files("pp_testbed") / "data" / "references.csv"
+DAMAGE = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
 _TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
 
 
@@ -102,20 +105,6 @@ class Reference:
         draws = {name: jnp.asarray(leaf) for name, leaf in self.draws.items()}
         return Finite.equal(Partial(read_logits, self.problem.model), draws)
 
-    def row(self) -> dict[str, Any]:
-        """Problem, scores, diagnostics and origin as a row of a table."""
-        problem = {name: getattr(self.problem, name) for name in ("input_dim", "num_train", "temperature")}
-        return {
-            "problem": self.problem.name,
-            **problem,
-            "seed": self.problem.seed,
-            **self.scores.asdict(),
-            **self.diagnostics.asdict(),
-            "seconds": self.seconds,
-            "settings": config_hash(self.settings),
-            **self.versions,
-        }
-
 
 def _plain(described: dict[str, Any], kind: type) -> dict[str, Any]:
     """The fields of a dataclass in its JSON description."""
@@ -157,7 +146,7 @@ def load(path: Path) -> Reference:
     """Read a reference; a UsageError says which file is damaged or foreign."""
     arrays = _read_arrays(path)
     if arrays is None:
-        raise UsageError(f"{path} is damaged or not a reference of pp_testbed; move it away and build again")
+        raise damaged(path)
     try:
         about = json.loads(str(arrays["about"]))
         groups: dict[str, Any] = {"stats": {}, "start": {}, "terms": {}, "draws": {}}
@@ -193,7 +182,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray] | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile):
+    except DAMAGE:
         return None
 
 
@@ -201,16 +190,44 @@ def references(store: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     """The table of references: the shipped ones (all of `2d` with T up to 100) and those in the store."""
     import pandas as pd
 
-    tables = [pd.read_csv(str(TABLE)).assign(origin="shipped")] if TABLE.is_file() else []
-    rows = [load(path).row() for path in stored_files(store)]
+    tables = [pd.read_csv(str(TABLE)).assign(origin="shipped")]
+    rows = [_row(_about(path)) for path in stored_files(store)]
     if rows:
         tables.append(pd.DataFrame(rows).assign(origin="store"))
     if not tables:
-        raise UsageError("there are no references; build one with: pp-testbed reference build --suite smoke")
+        return pd.DataFrame()
     table = pd.concat(tables, ignore_index=True)
     table = table.drop_duplicates(["problem", "settings"], keep="last")
     order = ["input_dim", "num_train", "temperature", "seed", "problem"]
     return table.sort_values(order, ignore_index=True)
+
+
+def _row(about: dict[str, Any]) -> dict[str, Any]:
+    """Problem, diagnostics, scores and origin as a row of a table."""
+    problem = named_problem(about["problem"])
+    return {
+        **{name: getattr(problem, name) for name in ("input_dim", "num_train", "temperature", "seed")},
+        "problem": problem.name,
+        **Diagnostics(**about["diagnostics"]).asdict(),
+        **about["scores"],
+        "seconds": about["seconds"],
+        "settings": config_hash(about["settings"]),
+        **about["versions"],
+    }
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """The text in a reference's file, without its arrays."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return json.loads(str(file["about"]))
+    except (*DAMAGE, KeyError):
+        raise damaged(path) from None
+
+
+def damaged(path: Path) -> UsageError:
+    """What is said of a file that is not a reference."""
+    return UsageError(f"{path} is damaged or not a reference of pp_testbed; move it away and build again")
 
 
 def stored_files(store: str | os.PathLike[str] | None = None) -> list[Path]:
@@ -253,6 +270,62 @@ def reference(
         )
     build_references([problem], store=store, method=method, jobs=jobs)
     return load(stored)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a stored reference is what it says it is.
+
+    Attributes:
+        diagnostics_agree: the diagnostics follow from the stored values.
+        draws_agree: the kept parameters give the stored values at the probes.
+        repeated: how many of the first `of` draws of the first chain came out again. A chain is chaotic:
+            on another machine or version of JAX it is the same for some draws only.
+    """
+
+    problem: str
+    diagnostics_agree: bool
+    draws_agree: bool
+    repeated: int
+    of: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing contradicts the reference."""
+        return self.diagnostics_agree and self.draws_agree and self.repeated > 0
+
+
+def verify(reference: Reference, num_draws: int = 20) -> Verification:
+    """Derive the diagnostics anew from what is stored, and run the beginning of a chain again."""
+    again = asdict(diagnose_values(reference.values, reference.stats))
+    stored = asdict(reference.diagnostics)
+    # ArviZ 0.23 and 1.x define the tail ESS slightly differently.
+    agree = all(
+        np.isclose(again[k], stored[k], rtol=0.2 if k == "ess_tail" else 1e-3, equal_nan=True) for k in stored
+    )
+    inputs = probe_inputs(reference.problem.model)
+    flat = reference.values.reshape(-1, *reference.values.shape[2:])
+    spread = flat.std(axis=0)
+    kept = np.asarray(probe_values(reference.posterior, inputs))
+    method, problem = reference.method, reference.problem
+    target = method.target(problem.draw()[0])
+    start = {name: jnp.asarray(leaf[0]) for name, leaf in reference.start.items()}
+    position = start.pop("position")
+    state = blackjax.nuts.init(position, target.log_density)
+    _, key_draws = jax.random.split(method.chain_keys(problem.keys.fit)[0])
+    num_draws = min(num_draws, reference.values.shape[1])
+    run = jax.jit(partial(method.continue_chain, num_draws=num_draws))
+    positions, _ = run(key_draws, target, (state, start))
+    chain = Finite.equal(Partial(read_logits, target.model), jax.vmap(target.latents)(positions))
+    same = np.abs(np.asarray(probe_values(chain, inputs)) - reference.values[0, :num_draws]) < 1e-2 * spread
+    same_draws = same.reshape(num_draws, -1).all(axis=1)
+    return Verification(
+        problem=problem.name,
+        diagnostics_agree=bool(agree),
+        draws_agree=bool((np.abs(kept - flat[:: reference.thinning]) < 1e-2 * spread).all()),
+        repeated=num_draws if same_draws.all() else int(same_draws.argmin()),
+        of=num_draws,
+    )
 
 
 def build_references(

@@ -50,6 +50,19 @@ METHODS = {
     "mala": Entry(f"{_MCMC}:MALA", {}, "Metropolis-adjusted Langevin"),
     "mclmc": Entry(f"{_MCMC}:MCLMC", {}, "microcanonical Langevin Monte Carlo, unadjusted"),
     "elliptical-slice": Entry(f"{_MCMC}:EllipticalSlice", {}, "elliptical slice sampling"),
+    "sgld": Entry(f"{_SGMCMC}:SGLD", {}, "stochastic gradient Langevin dynamics, the paper's sgmcmc"),
+    "sghmc": Entry(f"{_SGMCMC}:SGHMC", {}, "stochastic gradient Hamiltonian Monte Carlo"),
+    "sgnht": Entry(f"{_SGMCMC}:SGNHT", {}, "stochastic gradient Nosé-Hoover thermostat"),
+    "csgld": Entry(
+        f"{_SGMCMC}:SGLD",
+        {"schedule": "cyclical", "learning_rate": 5e-4},
+        "cyclical SGLD: cosine cycles, exploration and sampling phases",
+    ),
+    "csghmc": Entry(
+        f"{_SGMCMC}:SGLD",
+        {"schedule": "cyclical", "learning_rate": 5e-5, "momentum": 0.9},
+        "cyclical SGHMC: the same with momentum",
+    ),
 }
 
 

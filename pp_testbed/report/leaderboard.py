@@ -7,13 +7,16 @@ single cell come from is the evaluator's business.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pp_testbed.errors import unknown
+from pp_testbed.evaluation.evaluator import Evaluation
+from pp_testbed.experiments.identity import describe
+from pp_testbed.experiments.references import references
 from pp_testbed.experiments.store import OK
 
 COLUMNS = {
@@ -24,24 +27,39 @@ COLUMNS = {
     "ece": "ECE",
     "fit_seconds": "fit [s]",
 }
+OPTIONAL = {"excess_kl_joint": "d¹⁰ − NUTS"}  # columns that are shown where there is something in them
 FORMATS = ("table", "csv", "markdown", "latex", "json")
 
 
-def leaderboard(frame: pd.DataFrame, by: Sequence[str] = (), baseline: str = "mlp") -> pd.DataFrame:
+def leaderboard(
+    frame: pd.DataFrame,
+    by: Sequence[str] = (),
+    baseline: str = "mlp",
+    *,
+    references: pd.DataFrame | None = None,
+    calibrations: Sequence[tuple[str, Any]] = (),
+) -> pd.DataFrame:
     """One row per method (and per group of `by`), best joint score first.
 
     Each score is a mean over problems with, in `_stderr`, the standard error of that mean across
     seeds: T, temperature and model are the benchmark's choice, the seeds are its sample. `ratio` is the
     mean of kl_joint over that of the baseline on the problems that both have, `ratio_stderr` its
-    paired standard error.
+    paired standard error; `excess_kl_joint` is the mean of kl_joint minus that of the exact posterior on
+    the problems that have a converged reference, paired too.
 
     Args:
         frame: results, as `pt.run` returns them or `pandas.read_parquet` reads them.
         by: columns of the frame to break the table down by, such as "num_train".
         baseline: the method in the denominator of the ratio.
+        references: the table of `pt.references()`, which is read if this is None.
+        calibrations: what `experiments.sbc.calibrations` read; they become a column.
     """
     frame = without_superseded(frame)
-    frame = frame.assign(method=method_labels(frame))
+    frame = frame.assign(
+        method=method_labels(frame),
+        excess_kl_joint=frame.kl_joint - exact_scores(frame, references),
+        calibration_error=calibration_errors(frame, calibrations),
+    )
     if baseline != "mlp" and baseline not in set(frame.method):
         raise unknown("baseline", baseline, sorted(set(frame.method)))
     for column in by:
@@ -68,11 +86,35 @@ def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
 def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
     good = cells[cells.status == OK]
     row: dict[str, Any] = {"problems": len(good), "failed": len(cells) - len(good)}
-    for name in COLUMNS:
-        row[name] = good[name].mean()
-        row[name + "_stderr"] = stderr_of_mean(good[name], strata(good))
+    for name in [*COLUMNS, *OPTIONAL]:
+        there = good[good[name].notna()] if name in OPTIONAL else good
+        row[name] = there[name].mean()
+        row[name + "_stderr"] = stderr_of_mean(there[name], strata(there))
+    row["calibration_error"] = good.calibration_error.mean()
+    row["calibration_error_stderr"] = float("nan")
     row["ratio"], row["ratio_stderr"] = paired_ratio(good, reference)
     return row
+
+
+def exact_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Series:
+    """kl_joint of the reference of each row's problem, on the same inputs; NaN where there is none."""
+    if table is None:
+        table = references()
+    if table.empty:
+        return pd.Series(np.nan, index=frame.index)
+    exact = table[table.converged.astype(bool)].drop_duplicates("problem").set_index("problem").kl_joint
+    is_default = frame.config.map(lambda config: json.loads(config)["evaluation"]) == describe(Evaluation())
+    return frame.problem.map(exact).where(is_default).astype(float)
+
+
+def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, Any]]) -> pd.Series:
+    """The mean calibration error of each row's method over the settings at which it was measured."""
+    errors: dict[str, list[float]] = {}
+    for config, calibration in calibrations:
+        errors.setdefault(config, []).append(calibration.error)
+    means = {config: float(np.mean(values)) for config, values in errors.items()}
+    methods = frame.config.map(lambda config: json.dumps(json.loads(config)["method"], sort_keys=True))
+    return methods.map(means).astype(float)
 
 
 def strata(cells: pd.DataFrame) -> pd.Series:
@@ -138,19 +180,36 @@ def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
 
 def render(table: pd.DataFrame, style: str = "table", baseline: str = "mlp") -> Any:
     """A leaderboard as something to print: a rich table, or text in one of `FORMATS`."""
+    return _styled(table, style, lambda: _cells(table, baseline))
+
+
+def render_plain(table: pd.DataFrame, style: str = "table") -> Any:
+    """Any data frame as something to print, in one of `FORMATS`."""
+
+    def cells() -> tuple[list[str], list[list[str]], list[bool]]:
+        numeric = [pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes]
+        return list(table.columns), [[_text(value) for value in row] for row in table.to_numpy()], numeric
+
+    return _styled(table, style, cells)
+
+
+def _styled(
+    table: pd.DataFrame, style: str, cells: Callable[[], tuple[list[str], list[list[str]], list[bool]]]
+) -> Any:
     if style not in FORMATS:
         raise unknown("format", style, FORMATS)
     if style == "csv":
         return table.to_csv(index=False)
     if style == "json":
         return table.to_json(orient="records", indent=1)
-    heads, rows, numeric = _cells(table, baseline)
-    return {"table": _rich, "markdown": _markdown, "latex": _latex}[style](heads, rows, numeric)
+    return {"table": _rich, "markdown": _markdown, "latex": _latex}[style](*cells())
 
 
 def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headings, cells as text, and which columns are numbers."""
     columns = dict(COLUMNS) | {"ratio": f"d¹⁰ / {baseline}"}
+    optional = OPTIONAL | {"calibration_error": "SBC error"}
+    columns |= {name: head for name, head in optional.items() if table[name].notna().any()}
     groups = list(table.columns[: table.columns.get_loc("problems")])
     heads = [*groups, "problems", *columns.values()]
     rows = []
@@ -164,7 +223,7 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
 
 
 def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _with_error(value: float, error: float) -> str:

@@ -1,0 +1,219 @@
+"""The distance between a posterior and the exact one.
+
+Scores say how far predictions are from the truth; here they are held against a reference that NUTS
+made: the same test inputs, paired, and the clouds of functions themselves, at probe inputs. How
+references come about is in `experiments.references`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation.diagnostics import probe_inputs
+from pp_testbed.evaluation.evaluator import terms_of
+from pp_testbed.inference.base import sampled
+from pp_testbed.models.base import Array
+
+POINTS = 250  # functions of each posterior in the two-sample tests, far enough apart to be independent
+PERMUTATIONS = 999
+FEWEST = 20  # functions below which a two-sample test says nothing
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far a posterior is from the reference. `_stderr` is over test inputs, paired.
+
+    Attributes:
+        excess_kl_marginal, excess_kl_joint, excess_kl_dyadic: the posterior's score minus NUTS's.
+        agreement: how often the likeliest class is the same.
+        total_variation: of the predictive mean, ½ sum_k |p_k - q_k|, averaged over inputs.
+        energy_distance: between functions at the probes, in units of the reference's spread there:
+            2 E|X - Y| - E|X - X'| - E|Y - Y'|. energy_p: how often it is as large where functions are
+            shuffled between the two; NaN for unequal weights or fewer than 20 functions.
+        classifier_accuracy: of random trees that tell the two apart, cross-validated; 0.5 is best, NaN
+            for fewer than 20 functions. classifier_p: how often chance does as well.
+        correlation_error: root mean square, over pairs of probes, of the difference of the
+            correlations between predicted probabilities; 0 for a posterior of one function.
+    """
+
+    excess_kl_marginal: float
+    excess_kl_marginal_stderr: float
+    excess_kl_joint: float
+    excess_kl_joint_stderr: float
+    excess_kl_dyadic: float
+    excess_kl_dyadic_stderr: float
+    agreement: float
+    agreement_stderr: float
+    total_variation: float
+    total_variation_stderr: float
+    energy_distance: float
+    energy_p: float
+    classifier_accuracy: float
+    classifier_p: float
+    correlation_error: float
+
+    def asdict(self) -> dict[str, float]:
+        """The comparison as a row of a table."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = []
+        for name, value in self.asdict().items():
+            if name.endswith(("_stderr", "_p")):
+                continue
+            error = getattr(self, name + "_stderr", None)
+            p_value = getattr(self, name.partition("_")[0] + "_p", None)
+            note = (
+                f" ± {error:.4f}"
+                if error is not None
+                else f" (p = {p_value:.3f})"
+                if p_value is not None
+                else ""
+            )
+            lines.append(f"{name:<20} {value:8.4f}{note}")
+        return "\n".join(lines)
+
+
+def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comparison:
+    """Hold a posterior against the exact one of the same problem.
+
+    Args:
+        posterior: any, as for `evaluate`. reference: of `pt.reference`.
+        key: for what is drawn at the probes and shuffled.
+
+    Example:
+        >>> posterior = method("mlp").fit(key, problem.task)         # doctest: +SKIP
+        >>> print(compare(posterior, reference(problem)))            # doctest: +SKIP
+    """
+    if not reference.converged:
+        raise UsageError(
+            f"the reference of {reference.problem.name} has not converged "
+            f"({'; '.join(reference.diagnostics.failures)}): nothing is compared to it"
+        )
+    if callable(posterior) and not hasattr(posterior, "logits"):
+        posterior = sampled(posterior)
+    key_draws, key_tests = jax.random.split(jax.random.key(0) if key is None else key)
+    problem = reference.problem
+    terms, _ = terms_of(posterior, problem.environment, problem.keys.evaluate, reference.evaluation)
+    logits = posterior.logits(key_draws, probe_inputs(problem.model), 1000)
+    values = np.asarray(logits[..., 1:] - logits[..., :1], dtype=np.float64)
+    log_weights = getattr(posterior, "log_weights", None)
+    weights = np.full(len(values), 1 / len(values)) if log_weights is None else np.exp(log_weights)
+    exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])
+    return Comparison(
+        **_paired(terms, reference.terms),
+        **_clouds(values, weights, exact, np.random.default_rng(np.asarray(jax.random.key_data(key_tests)))),
+        correlation_error=correlation_error(values, weights, exact),
+    )
+
+
+def _paired(terms: dict[str, Any], exact: dict[str, Any]) -> dict[str, float]:
+    """Excess KLs, agreement and total variation, each with its standard error over batches."""
+    predicted, best = np.asarray(terms["predicted"]), np.asarray(exact["predicted"])
+    per_batch = {
+        f"excess_{name}": np.asarray(terms[name], dtype=np.float64) - np.asarray(exact[name])
+        for name in ("kl_marginal", "kl_joint", "kl_dyadic")
+    }
+    per_batch["agreement"] = (predicted.argmax(axis=-1) == best.argmax(axis=-1)).astype(float)
+    per_batch["total_variation"] = 0.5 * np.abs(predicted - best).sum(axis=-1)
+    result = {}
+    for name, values in per_batch.items():
+        flat = values.ravel()
+        result[name] = float(flat.mean())
+        result[name + "_stderr"] = float(flat.std(ddof=1) / np.sqrt(flat.size))
+    return result
+
+
+def _clouds(values: np.ndarray, weights: np.ndarray, exact: np.ndarray, rng: Any) -> dict[str, float]:
+    """The two-sample tests, on standardised values [M, probes, K - 1]."""
+    spread = exact.std(axis=0) + 1e-12
+    scaled, exact = ((v / spread).reshape(len(v), -1) / np.sqrt(spread.size) for v in (values, exact))
+    x, y = _evenly(scaled), _evenly(exact)
+    is_testable = len(x) >= FEWEST and np.allclose(weights, weights[0])
+    mass = _evenly(weights)
+    distance, p_value = energy_test(x, y, mass / mass.sum(), rng, PERMUTATIONS if is_testable else 0)
+    accuracy, classifier_p = classifier_test(x, y, rng)
+    return {
+        "energy_distance": distance,
+        "energy_p": p_value,
+        "classifier_accuracy": accuracy,
+        "classifier_p": classifier_p,
+    }
+
+
+def _evenly(points: np.ndarray) -> np.ndarray:
+    """At most `POINTS` of them, evenly spaced: neighbours in a chain are alike."""
+    if len(points) <= POINTS:
+        return points
+    return points[np.linspace(0, len(points) - 1, POINTS).astype(int)]
+
+
+def energy_test(
+    x: np.ndarray, y: np.ndarray, weights: np.ndarray, rng: Any, permutations: int
+) -> tuple[float, float]:
+    """Energy distance of x [M, D] (weighted) and y [L, D], and its permutation p-value.
+
+    Székely and Rizzo, 2004, "Testing for Equal Distributions in High Dimension". The p-value counts
+    the observed labelling as one of the permutations, so that it is never 0.
+    """
+    pooled = np.concatenate([x, y])
+    squares = (pooled**2).sum(axis=1)
+    gram = squares[:, None] + squares[None] - 2.0 * pooled @ pooled.T
+    distances = np.sqrt(np.maximum(gram, 0.0))
+    np.fill_diagonal(distances, 0.0)
+    contrast = np.concatenate([weights, np.full(len(y), -1.0 / len(y))])
+
+    def energy(contrasts: np.ndarray) -> np.ndarray:
+        return -np.einsum("...i,ij,...j->...", contrasts, distances, contrasts, optimize=True)
+
+    observed = float(energy(contrast))
+    if not permutations:
+        return observed, float("nan")
+    shuffled = rng.permuted(np.tile(contrast, (permutations, 1)), axis=1)
+    as_large = (energy(shuffled) >= observed * (1 - 1e-9)).sum()
+    return observed, float((1 + as_large) / (1 + permutations))
+
+
+def classifier_test(x: np.ndarray, y: np.ndarray, rng: Any) -> tuple[float, float]:
+    """Cross-validated accuracy of random trees on x against y, and the probability of it by chance.
+
+    Lopez-Paz and Oquab, 2017, "Revisiting Classifier Two-Sample Tests".
+    """
+    from scipy.stats import binom
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    size = min(len(x), len(y))
+    if size < FEWEST:
+        return float("nan"), float("nan")
+    chosen = [points[rng.choice(len(points), size, replace=False)] for points in (x, y)]
+    labels = np.repeat([0, 1], size)
+    seed = int(rng.integers(2**31))
+    trees = ExtraTreesClassifier(100, min_samples_leaf=3, random_state=seed)
+    folds = StratifiedKFold(5, shuffle=True, random_state=seed)
+    right = int((cross_val_predict(trees, np.concatenate(chosen), labels, cv=folds) == labels).sum())
+    return right / len(labels), float(binom.sf(right - 1, len(labels), 0.5))
+
+
+def correlation_error(values: np.ndarray, weights: np.ndarray, exact: np.ndarray) -> float:
+    """Root mean square difference of correlations of predictions at pairs of probes."""
+
+    def correlations(logits: np.ndarray, mass: np.ndarray) -> np.ndarray:
+        padded = np.concatenate([np.zeros_like(logits[..., :1]), logits], axis=-1)
+        probs = np.asarray(jax.nn.softmax(jnp.asarray(padded), axis=-1), dtype=np.float64)[..., 1:]
+        centred = probs - np.einsum("m,mpk->pk", mass, probs)
+        covariance = np.einsum("m,mpk,mqk->pqk", mass, centred, centred, optimize=True)
+        scale = np.sqrt(np.einsum("ppk->pk", covariance))
+        scales = scale[:, None] * scale[None]
+        return np.divide(covariance, scales, out=np.zeros_like(covariance), where=scales > 1e-12)
+
+    equal = np.full(len(exact), 1.0 / len(exact))
+    difference = correlations(values, weights) - correlations(exact, equal)
+    pairs = np.triu_indices(difference.shape[0], 1)
+    return float(np.sqrt((difference[pairs] ** 2).mean()))

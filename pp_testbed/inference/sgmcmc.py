@@ -1,0 +1,262 @@
+"""Stochastic gradient Markov chains: SGLD and its relatives, on minibatches of the task.
+
+They sample the agent's network with its N(0, v) prior, as the field's papers do, or, with
+`network="generative"`, the generative model itself, where their gap to NUTS is all their own. No chain
+here has a Metropolis step: how far it is from the posterior is to be measured, not assumed. Chains
+with exact transitions are in `mcmc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import blackjax
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.inference.base import check_positive
+from pp_testbed.inference.mcmc import Chains, Target
+from pp_testbed.inference.svi import minibatch
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
+from pp_testbed.models.mlp import AgentMLP
+
+Batch = tuple[Array, Array, Array]
+Gradient = Callable[[Array, Batch], Array]
+Kernel = Callable[[Array, Any, Batch, Array, Array], Any]
+NETWORKS = ("agent", "generative")
+SCHEDULES = ("constant", "polynomial", "cyclical")
+PRECONDITIONERS = ("none", "rmsprop")
+
+
+@pytree_dataclass
+class StochasticGradientSampler:
+    """What the samplers of this file share: the network, the step sizes, and which draws are kept.
+
+    Args:
+        learning_rate: ε, of the gradient of the log posterior of all the data.
+        prior_variance: of the agent's weights, times 1 / (2 √rho d).
+        num_steps: steps of a chain. burn_in: steps whose draws are dropped. thinning: steps per draw.
+        num_chains: chains, each from its own start. batch_size: rows per step, or all there are.
+        schedule: "constant"; "polynomial", ε (1 + t / burn_in)^-decay; or "cyclical", ε (1 + cos π u) / 2
+            with u in [0, 1) the place in one of `num_cycles` cycles: Zhang et al., 2020, "Cyclical
+            Stochastic Gradient MCMC for Bayesian Deep Learning".
+        exploration: fraction of a cycle without noise. draws_per_cycle: last draws of each that are kept.
+        network: "agent", a perceptron of `hidden` units; or "generative", the task's own model.
+    """
+
+    learning_rate: float = 1e-4
+    prior_variance: float = 0.1
+    num_steps: int = 500_000
+    burn_in: int = 100_000
+    thinning: int = 1000
+    num_chains: int = 1
+    batch_size: int = 100
+    schedule: str = "constant"
+    decay: float = 0.33
+    num_cycles: int = 10
+    exploration: float = 0.5
+    draws_per_cycle: int = 10
+    network: str = "agent"
+    hidden: tuple[int, ...] = (50, 50)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "num_steps", "thinning", "num_chains", "batch_size", "num_cycles")
+        for option, value, known in [
+            ("network", self.network, NETWORKS),
+            ("schedule", self.schedule, SCHEDULES),
+        ]:
+            if value not in known:
+                raise unknown(option, value, known)
+        if len(self.kept()) == 0:
+            raise UsageError(
+                f"{self.name} keeps no draws: {self.num_steps} steps, burn-in {self.burn_in}, thinning "
+                f"{self.thinning}"
+            )
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains together."""
+        return self.num_chains
+
+    def kept(self) -> list[int]:
+        """Which of the chain's thinned positions, one every `thinning` steps, are kept as draws."""
+        num = self.num_steps // self.thinning
+        if self.schedule != "cyclical":
+            return list(range(self.burn_in // self.thinning, num))
+        ends = [(cycle + 1) * num // self.num_cycles for cycle in range(self.num_cycles)]
+        starts = [0, *ends[:-1]]
+        return [
+            index
+            for start, end in zip(starts, ends, strict=True)
+            for index in range(max(start, end - self.draws_per_cycle), end)
+        ]
+
+    def init(self, key: Array, position: Array) -> Any:
+        """The kernel's state at a position [P]; it has a `position` too."""
+        raise NotImplementedError
+
+    def kernel(self, gradient: Gradient, num_train: Any) -> Kernel:
+        """One step, `(key, state, batch, step_size, noise) -> state`; noise scales the temperature."""
+        raise NotImplementedError
+
+    def step_size(self, step: Array) -> tuple[Array, Array]:
+        """The step size at a step, and whether noise is injected (1) or not (0)."""
+        rate, one = jnp.asarray(self.learning_rate), jnp.ones(())
+        if self.schedule == "constant":
+            return rate, one
+        if self.schedule == "polynomial":
+            return rate * (1.0 + step / max(1, self.burn_in)) ** -self.decay, one
+        place = (step * self.num_cycles / self.num_steps) % 1.0
+        return rate * 0.5 * (1.0 + jnp.cos(jnp.pi * place)), jnp.where(place < self.exploration, 0.0, 1.0)
+
+    def target(self, task: Task) -> tuple[Target, Callable[[Array], Array]]:
+        """The density that is sampled, and `key -> position [P]`, where chains start."""
+        if self.network == "generative":
+            target = Target(task.model, task)
+            return target, target.start
+        scale = 2.0 * jnp.sqrt(task.temperature) * task.input_dim
+        prior_sd: Any = jnp.sqrt(self.prior_variance / scale)
+        agent = AgentMLP(task.input_dim, task.num_classes, self.hidden, prior_sd)
+        return Target(agent, task), lambda key: ravel_pytree(agent.start(key))[0]
+
+    def fit(self, key: Array, task: Task) -> Chains:
+        target, start = self.target(task)
+        kernel = self.kernel(jax.grad(target.log_density), task.num_train)
+        rows = jnp.ones(task.x.shape[0])
+        positions_of_draws = jnp.asarray(self.kept())
+
+        def chain(key: Array) -> Array:
+            key_start, key_init, key_steps = jax.random.split(key, 3)
+            state = self.init(key_init, start(key_start))
+
+            def step(state: Any, index: Array) -> tuple[Any, None]:
+                key_rows, key_step = jax.random.split(jax.random.fold_in(key_steps, index))
+                batch = minibatch(key_rows, task, rows, self.batch_size)
+                return kernel(key_step, state, batch, *self.step_size(index)), None
+
+            def thinned(state: Any, first: Array) -> tuple[Any, Array]:
+                state, _ = jax.lax.scan(step, state, first + jnp.arange(self.thinning))
+                return state, state.position
+
+            firsts = jnp.arange(self.num_steps // self.thinning) * self.thinning
+            return jax.lax.scan(thinned, state, firsts)[1][positions_of_draws]
+
+        positions = jax.vmap(chain)(jax.random.split(key, self.num_chains))  # [chains, draws, P]
+        log_density = jax.vmap(jax.vmap(target.log_density))
+        function = Partial(read_logits, target.model)
+        return Chains.of(target, positions, {"lp": log_density(positions)}, None, function)
+
+
+class LangevinState(NamedTuple):
+    """Position [P], momentum [P] and the running mean of squared gradients per datum [P]."""
+
+    position: Array
+    momentum: Array
+    square: Array
+
+
+@pytree_dataclass
+class SGLD(StochasticGradientSampler):
+    """Stochastic gradient Langevin dynamics: Welling and Teh, 2011.
+
+    m ← μ m + √ε G^½ g + √(2 (1 - μ)) n,  θ ← θ + √ε G^½ m,  n ~ N(0, I), with g the gradient of the log
+    posterior, estimated on a minibatch. With μ = 0 it is θ ← θ + ε G g + √(2 ε G) n. G is 1, or that of
+    Li et al., 2016, "Preconditioned Stochastic Gradient Langevin Dynamics for Deep Neural Networks",
+    whose Γ term is left out, as it is in their experiments.
+
+    Args:
+        momentum: μ, 0 or say 0.9. preconditioner: "none" or "rmsprop".
+    """
+
+    momentum: float = 0.0
+    preconditioner: str = "none"
+    name: str = "sgld"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.preconditioner not in PRECONDITIONERS:
+            raise unknown("preconditioner", self.preconditioner, PRECONDITIONERS)
+
+    def init(self, key: Array, position: Array) -> LangevinState:
+        return LangevinState(position, jnp.zeros_like(position), jnp.zeros_like(position))
+
+    def kernel(self, gradient: Gradient, num_train: Any) -> Kernel:
+        def step(key: Array, state: LangevinState, batch: Batch, rate: Array, noise: Array) -> LangevinState:
+            slope = gradient(state.position, batch)
+            root, square = jnp.sqrt(rate), state.square
+            if self.preconditioner == "rmsprop":
+                square = 0.99 * square + 0.01 * (slope / num_train) ** 2
+                root = root / jnp.sqrt(1e-5 + jnp.sqrt(square))
+            normal = jax.random.normal(key, slope.shape)
+            spread = noise * jnp.sqrt(2.0 * (1.0 - self.momentum))
+            momentum = self.momentum * state.momentum + root * slope + spread * normal
+            return LangevinState(state.position + root * momentum, momentum, square)
+
+        return step
+
+
+class Position(NamedTuple):
+    """The state of a kernel that has no memory but its position [P]."""
+
+    position: Array
+
+
+@pytree_dataclass
+class SGHMC(StochasticGradientSampler):
+    """Stochastic gradient Hamiltonian Monte Carlo: Chen, Fox and Guestrin, 2014; BlackJAX's kernel.
+
+    A transition of `num_leapfrog` steps, each of size √ε, starts from a new momentum and has one
+    minibatch.
+
+    Args:
+        friction: α. num_leapfrog: steps of a transition.
+    """
+
+    friction: float = 1.0
+    num_leapfrog: int = 10
+    num_steps: int = 50_000
+    burn_in: int = 10_000
+    thinning: int = 100
+    name: str = "sghmc"
+
+    def init(self, key: Array, position: Array) -> Position:
+        return Position(position)
+
+    def kernel(self, gradient: Gradient, num_train: Any) -> Kernel:
+        kernel = blackjax.sgmcmc.sghmc.build_kernel(self.friction)
+
+        def step(key: Array, state: Position, batch: Batch, rate: Array, noise: Array) -> Position:
+            arguments = (key, state.position, gradient, batch, jnp.sqrt(rate), self.num_leapfrog, noise)
+            return Position(kernel(*arguments))
+
+        return step
+
+
+@pytree_dataclass
+class SGNHT(StochasticGradientSampler):
+    """The stochastic gradient Nosé-Hoover thermostat: Ding et al., 2014; BlackJAX's kernel.
+
+    Its step is √ε; the thermostat learns how much friction the noise of the minibatches needs.
+
+    Args:
+        friction: α, of the injected noise, and the thermostat's start.
+    """
+
+    friction: float = 1.0
+    name: str = "sgnht"
+
+    def init(self, key: Array, position: Array) -> Any:
+        return blackjax.sgmcmc.sgnht.init(position, key, jnp.asarray(self.friction))
+
+    def kernel(self, gradient: Gradient, num_train: Any) -> Kernel:
+        kernel = blackjax.sgmcmc.sgnht.build_kernel(self.friction)
+
+        def step(key: Array, state: Any, batch: Batch, rate: Array, noise: Array) -> Any:
+            return kernel(key, state, gradient, batch, jnp.sqrt(rate), noise)
+
+        return step

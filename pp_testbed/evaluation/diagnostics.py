@@ -193,7 +193,7 @@ def to_arviz(posterior: Finite, task: Task | None = None, probes: Array | None =
     variables = {**_leaves(parameters), "probe": probe_values(posterior, x_probe)}
     groups = {
         "posterior": {name: _by_chain(leaf, num_chains) for name, leaf in variables.items()},
-        "sample_stats": {name: np.asarray(leaf) for name, leaf in stats.items()},
+        "sample_stats": {name: np.array(leaf) for name, leaf in stats.items()},
         "log_likelihood": {"y": _by_chain(log_likelihood, num_chains)},
         "observed_data": {"y": np.asarray(task.y[rows])},
         "constant_data": {"x": np.asarray(task.x[rows]), "x_probe": np.asarray(x_probe)},
@@ -212,8 +212,8 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _by_chain(values: Any, num_chains: int) -> np.ndarray:
-    """[M, ...] as [chains, draws, ...]."""
-    array = np.asarray(values)
+    """[M, ...] as [chains, draws, ...], writable, as ArviZ sorts in place."""
+    array = np.array(values)
     return array.reshape(num_chains, -1, *array.shape[1:])
 
 

@@ -211,13 +211,14 @@ class SGHMC(StochasticGradientSampler):
     """Stochastic gradient Hamiltonian Monte Carlo: Chen, Fox and Guestrin, 2014; BlackJAX's kernel.
 
     A transition of `num_leapfrog` steps, each of size √ε, starts from a new momentum and has one
-    minibatch.
+    minibatch. The kernel is Euler's, which heats a direction of curvature Λ at the rate √ε Λ / 2: the
+    friction must be well above that.
 
     Args:
-        friction: α. num_leapfrog: steps of a transition.
+        friction: α; a step keeps 1 - α √ε of the momentum. num_leapfrog: steps of a transition.
     """
 
-    friction: float = 1.0
+    friction: float = 10.0
     num_leapfrog: int = 10
     num_steps: int = 50_000
     burn_in: int = 10_000
@@ -247,7 +248,7 @@ class SGNHT(StochasticGradientSampler):
         friction: α, of the injected noise, and the thermostat's start.
     """
 
-    friction: float = 1.0
+    friction: float = 10.0
     name: str = "sgnht"
 
     def init(self, key: Array, position: Array) -> Any:

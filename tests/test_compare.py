@@ -1,0 +1,106 @@
+"""Distances between posteriors, against brute force, closed forms and their own null distribution."""
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+import pp_testbed as pt
+from pp_testbed.evaluation.compare import classifier_test, correlation_error, energy_test
+
+RNG = np.random.default_rng(1)
+EQUAL = np.full(60, 1 / 60)
+
+
+def test_energy_distance_of_two_points_and_by_brute_force():
+    zero, one = np.zeros((1, 1)), np.ones((1, 1))
+    assert energy_test(zero, one, np.ones(1), RNG, 0)[0] == pytest.approx(2.0)
+    x, y, weights = RNG.normal(size=(7, 3)), RNG.normal(size=(5, 3)), RNG.dirichlet(np.ones(7))
+
+    def mean_distance(a, b, wa, wb):
+        return sum(wa[i] * wb[j] * np.linalg.norm(a[i] - b[j]) for i in range(len(a)) for j in range(len(b)))
+
+    equal = np.full(5, 0.2)
+    brute = (
+        2 * mean_distance(x, y, weights, equal)
+        - mean_distance(x, x, weights, weights)
+        - mean_distance(y, y, equal, equal)
+    )
+    assert energy_test(x, y, weights, RNG, 0)[0] == pytest.approx(brute, rel=1e-6)
+
+
+def test_energy_test_is_uniform_under_the_null_and_sees_a_wider_cloud():
+    p_values = [
+        energy_test(RNG.normal(size=(60, 4)), RNG.normal(size=(40, 4)), EQUAL, RNG, 199)[1]
+        for _ in range(300)
+    ]
+    jittered = np.array(p_values) - RNG.uniform(size=300) / 200
+    assert kstest(jittered, "uniform").pvalue > 1e-3
+    wider = energy_test(2 * RNG.normal(size=(60, 4)), RNG.normal(size=(60, 4)), EQUAL, RNG, 999)
+    assert wider[1] == 0.001
+
+
+def test_classifier_sees_a_wider_cloud_and_nothing_in_equal_ones():
+    narrow = RNG.normal(size=(200, 8))
+    accuracy, p_value = classifier_test(2 * RNG.normal(size=(200, 8)), narrow, RNG)
+    assert accuracy > 0.75
+    assert p_value < 1e-6
+    same = [classifier_test(RNG.normal(size=(100, 8)), RNG.normal(size=(100, 8)), RNG)[0] for _ in range(20)]
+    # 200 predictions each; folds correlate them, which about doubles the variance.
+    assert abs(np.mean(same) - 0.5) < 4 * np.sqrt(2 * 0.25 / 200 / 20)
+    assert np.isnan(classifier_test(narrow[:5], narrow, RNG)[0])
+
+
+def test_correlation_error_by_brute_force():
+    logits, exact = RNG.normal(size=(50, 6, 1)), RNG.normal(size=(80, 6, 1))
+    logits[:, 1] = logits[:, 0]  # two inputs predicted together
+
+    def correlations(values):
+        return np.corrcoef(1 / (1 + np.exp(-values[..., 0])).T)
+
+    pairs = np.triu_indices(6, 1)
+    brute = np.sqrt(((correlations(logits) - correlations(exact))[pairs] ** 2).mean())
+    assert correlation_error(logits, np.full(50, 0.02), exact) == pytest.approx(brute, rel=1e-4)
+    constant = np.sqrt((correlations(exact)[pairs] ** 2).mean())
+    assert correlation_error(logits[:1], np.ones(1), exact) == pytest.approx(constant, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return pt.reference("2d/T10-rho0.1-s0")
+
+
+def test_excess_is_the_paired_difference_of_scores(reference):
+    problem = reference.problem
+    posterior = pt.method("ensemble", size=30, num_steps=300).fit(jax.random.key(0), problem.task)
+    found = pt.compare(posterior, reference)
+    scores = pt.evaluate(posterior, problem, key=problem.keys.evaluate)
+    assert found.excess_kl_joint == pytest.approx(scores.kl_joint - reference.scores.kl_joint, rel=1e-4)
+    assert found.excess_kl_joint > 4 * found.excess_kl_joint_stderr
+    unpaired = np.hypot(scores.kl_joint_stderr, reference.scores.kl_joint_stderr)
+    assert found.excess_kl_joint_stderr < unpaired
+    assert found.energy_p == 0.001
+    assert found.classifier_p < 1e-6
+
+
+def test_independent_halves_of_the_reference_are_the_same_posterior(reference):
+    """Chains 0 and 1 against 2 and 3: no test may tell them apart."""
+    halves = reference.values.reshape(2, -1, *reference.values.shape[2:]).astype(float)
+    spread = halves[1].std(axis=0)
+    x, y = ((half[::5] / spread).reshape(200, -1) for half in halves)
+    assert energy_test(x, y, np.full(200, 1 / 200), RNG, 999)[1] > 0.01
+    assert classifier_test(x, y, RNG)[1] > 0.01
+
+
+def test_a_point_has_no_two_sample_tests(reference):
+    posterior = pt.method("mlp", num_steps=300).fit(jax.random.key(0), reference.problem.task)
+    found = pt.compare(posterior, reference)
+    assert np.isnan(found.energy_p)
+    assert np.isnan(found.classifier_accuracy)
+    assert "total_variation" in str(found)
+
+
+def test_a_plain_function_is_compared_too(reference):
+    found = pt.compare(lambda x, rng: np.zeros((len(x), 2)), reference)
+    best = reference.terms["predicted"]
+    assert found.total_variation == pytest.approx(np.abs(best[..., 0] - 0.5).mean(), rel=1e-4)

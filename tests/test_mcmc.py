@@ -1,0 +1,247 @@
+"""Samplers against posteriors that are known exactly, within Monte Carlo standard errors of theirs."""
+
+from functools import partial
+
+import arviz as az
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.integrate import quad
+
+import pp_testbed as pt
+from pp_testbed.inference.mcmc import NUTS, Chains, EllipticalSlice, Target, normal_prior
+from pp_testbed.inference.sgmcmc import SGLD
+from pp_testbed.models.base import Task, pytree_dataclass
+
+NOISE = 0.7
+
+
+@pytree_dataclass
+class Linear:
+    """y ~ N(θ·x, 0.7²), θ ~ N(1, 2²): conjugate."""
+
+    input_dim: int = 3
+    num_classes: int = 2
+    temperature: float = 1.0
+
+    def __call__(self, x, y=None, num_train=None):
+        theta = numpyro.sample("theta", dist.Normal(1.0, 2.0).expand([self.input_dim]).to_event(1))
+        mean = x @ theta
+        numpyro.deterministic("logits", jnp.stack([jnp.zeros_like(mean), mean], axis=-1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, NOISE), obs=y)
+
+
+def linear_task(num_train=8):
+    x = jax.random.normal(jax.random.key(0), (num_train, 3)) * jnp.array([1.0, 0.5, 2.0])
+    y = x @ jnp.array([1.0, -2.0, 0.5]) + NOISE * jax.random.normal(jax.random.key(1), (num_train,))
+    return Task(Linear(), x, y, num_train)
+
+
+def exact_linear(task, power=1.0):
+    x, y = np.asarray(task.x, np.float64), np.asarray(task.y, np.float64)
+    precision = power * x.T @ x / NOISE**2 + np.eye(3) / 4
+    mean = np.linalg.solve(precision, power * x.T @ y / NOISE**2 + np.ones(3) / 4)
+    return mean, precision
+
+
+def assert_moments(theta, mean, sd, slack=0.0):
+    """Mean and sd of theta [chains, draws, ...] within 4 MCSE (plus a relative slack on the sd)."""
+    data = az.convert_to_dataset(np.asarray(theta, np.float64))
+    error_mean = az.mcse(data, method="mean")["x"].values
+    error_sd = az.mcse(data, method="sd")["x"].values
+    found = np.asarray(theta, np.float64)
+    assert (np.abs(found.mean((0, 1)) - mean) < 4 * error_mean + slack * sd).all()
+    assert (np.abs(found.std((0, 1)) - sd) < 4 * error_sd + slack * sd).all()
+
+
+FULL_BATCH = {
+    "nuts": {},
+    "hmc": {"num_leapfrog": 10},
+    "mala": {"thinning": 10},
+    "mclmc": {"thinning": 20},
+    "elliptical-slice": {"thinning": 10},
+}
+
+
+def fit(method, task, key=3):
+    return jax.jit(lambda k, t: method.fit(k, t))(jax.random.key(key), task)
+
+
+def by_chain(posterior, name="theta"):
+    return posterior.draws[name].reshape(posterior.num_chains, -1, *posterior.draws[name].shape[1:])
+
+
+@pytest.mark.parametrize("name", FULL_BATCH)
+def test_full_batch_samplers_on_the_gaussian_linear_model(name):
+    task = linear_task()
+    posterior = fit(pt.method(name, num_draws=2000, **FULL_BATCH[name]), task)
+    mean, precision = exact_linear(task)
+    assert_moments(by_chain(posterior), mean, np.sqrt(np.diag(np.linalg.inv(precision))))
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FULL_BATCH if name != "mclmc"]
+)  # which needs two dimensions
+def test_full_batch_samplers_on_logistic_regression_with_one_weight(name):
+    model = pt.LogisticRegression(input_dim=1, temperature=0.3)
+    task = pt.task(model, [[-1.0], [0.3], [0.5], [2.0]], [0, 1, 0, 1])
+    x, sign = np.asarray(task.x)[:, 0], 2.0 * np.asarray(task.y) - 1.0
+
+    def density(theta):
+        return np.exp(-0.5 * theta**2 - np.log1p(np.exp(-sign * theta * x / 0.3)).sum())
+
+    total = quad(density, -10, 10)[0]
+    mean = quad(lambda t: t * density(t), -10, 10)[0] / total
+    sd = np.sqrt(quad(lambda t: (t - mean) ** 2 * density(t), -10, 10)[0] / total)
+    posterior = fit(pt.method(name, num_draws=2000, **FULL_BATCH[name]), task)
+    assert_moments(by_chain(posterior), np.array([mean]), np.array([sd]))
+
+
+def test_a_tempered_likelihood_has_the_tempered_posterior():
+    task = linear_task()
+    posterior = fit(NUTS(num_draws=2000, likelihood_power=0.3), task)
+    mean, precision = exact_linear(task, power=0.3)
+    assert_moments(by_chain(posterior), mean, np.sqrt(np.diag(np.linalg.inv(precision))))
+
+
+def test_padding_does_not_change_the_density():
+    problem = pt.problem(num_train=3)
+    padded, plain = problem.draw()[0], problem.task
+    assert padded.x.shape[0] > plain.x.shape[0]
+    target = Target(problem.model, plain)
+    position = jax.jit(target.start)(jax.random.key(0))
+    values = [jax.jit(Target(problem.model, task).log_density)(position) for task in (plain, padded)]
+    np.testing.assert_allclose(*values, rtol=1e-5)
+
+
+def test_constrained_sites_are_sampled_on_the_real_line():
+    """y ~ N(0, s²) with s² of an inverse gamma prior: conjugate."""
+
+    def model(x, y=None):
+        variance = numpyro.sample("variance", dist.InverseGamma(3.0, 2.0))
+        numpyro.deterministic("logits", jnp.zeros((x.shape[0], 2)))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(0.0, jnp.sqrt(variance)), obs=y)
+
+    y = jnp.array([0.5, -1.0, 2.0, 0.1, -0.7])
+    posterior = fit(NUTS(num_draws=2000, model=model), Task(Linear(), jnp.zeros((5, 3)), y, 5))
+    shape, rate = 3.0 + 2.5, 2.0 + float((y**2).sum()) / 2
+    exact = dist.InverseGamma(shape, rate)
+    assert_moments(by_chain(posterior, "variance"), float(exact.mean), float(exact.variance) ** 0.5)
+
+
+def test_elliptical_slice_sampling_says_which_prior_it_cannot_do():
+    def model(x, y=None):
+        numpyro.sample("scale", dist.HalfNormal(1.0))
+
+    task = linear_task()
+    with pytest.raises(pt.UsageError, match="site scale is HalfNormal"):
+        EllipticalSlice(model=model).fit(jax.random.key(0), task)
+    mean, variance = normal_prior(Target(Linear(), task))
+    np.testing.assert_allclose(mean, 1.0)
+    np.testing.assert_allclose(variance, 4.0)
+
+
+def test_sgld_has_the_stationary_variance_of_its_step():
+    """With the full batch, θ ← θ - ε Λ θ + √(2ε) n has covariance (Λ (1 - ε Λ / 2))⁻¹ exactly."""
+    task = linear_task()
+    mean, precision = exact_linear(task)
+    rate = 0.5 / np.linalg.eigvalsh(precision).max()  # so large that the discretisation shows
+    sampler = SGLD(
+        network="generative", learning_rate=rate, num_steps=200_000, burn_in=20_000, thinning=50, num_chains=4
+    )
+    covariance = np.linalg.inv(precision @ (np.eye(3) - rate * precision / 2))
+    assert np.diag(covariance)[2] > 1.05 / precision[2, 2]
+    assert_moments(by_chain(fit(sampler, task)), mean, np.sqrt(np.diag(covariance)))
+
+
+SMALL_STEPS = {
+    "sgld": {"learning_rate": 2e-3, "thinning": 100},
+    "sgld, momentum": {"learning_rate": 5e-4, "momentum": 0.9, "thinning": 100},
+    "sghmc": {"learning_rate": 1e-4, "thinning": 20},
+    "sgnht": {"learning_rate": 1e-5, "thinning": 400, "num_steps": 800_000, "burn_in": 80_000},
+}
+
+
+@pytest.mark.parametrize("name", SMALL_STEPS)
+def test_stochastic_gradient_samplers_with_small_steps_and_the_whole_batch(name):
+    task = linear_task()
+    options = {"num_steps": 100_000, "burn_in": 20_000, "num_chains": 4, "network": "generative"}
+    sampler = pt.method(name.partition(",")[0], **options | SMALL_STEPS[name])
+    mean, precision = exact_linear(task)
+    # A step of these sizes widens the posterior by a few percent.
+    assert_moments(by_chain(fit(sampler, task)), mean, np.sqrt(np.diag(np.linalg.inv(precision))), slack=0.05)
+
+
+def test_sgld_without_momentum_is_blackjax_sgld():
+    sampler, position, key = SGLD(), jnp.array([0.5, -1.0]), jax.random.key(2)
+    gradient = lambda theta, batch: -batch[0] * theta  # noqa: E731
+    batch = (jnp.array([3.0, 4.0]), None, None)
+    step = sampler.kernel(gradient, 10)
+    ours = step(key, sampler.init(key, position), batch, jnp.asarray(1e-2), jnp.ones(()))
+    theirs = blackjax.sgmcmc.sgld.build_kernel()(key, position, gradient, batch, 1e-2)
+    np.testing.assert_allclose(ours.position, theirs, rtol=1e-6)
+
+
+def test_cyclical_schedule_explores_without_noise_then_samples():
+    sampler = pt.method(
+        "csgld", num_steps=1000, thinning=10, num_cycles=4, draws_per_cycle=3, exploration=0.5
+    )
+    rates, noise = map(np.asarray, jax.vmap(sampler.step_size)(jnp.arange(1000)))
+    np.testing.assert_allclose(rates[[0, 250, 500]], sampler.learning_rate, rtol=1e-6)
+    np.testing.assert_allclose(rates[125], sampler.learning_rate / 2, rtol=1e-2)
+    assert rates[249] < 1e-3 * sampler.learning_rate
+    assert (noise[[0, 124, 250, 374]] == 0).all()
+    assert (noise[[126, 249, 376]] == 1).all()
+    assert sampler.kept() == [22, 23, 24, 47, 48, 49, 72, 73, 74, 97, 98, 99]
+
+
+def test_polynomial_schedule_decays():
+    rates = jax.vmap(pt.method("sgld", schedule="polynomial", burn_in=100).step_size)(
+        jnp.array([0, 100, 700])
+    )[0]
+    np.testing.assert_allclose(rates / rates[0], [1.0, 2**-0.33, 8**-0.33], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("sgld", {"burn_in": 600_000}, "sgld keeps no draws"),
+        ("sgld", {"schedule": "cosine"}, "unknown schedule 'cosine'"),
+        ("sgld", {"network": "agnet"}, "did you mean 'agent'"),
+        ("sgld", {"preconditioner": "adam"}, "unknown preconditioner"),
+        ("nuts", {"num_chains": 0}, "nuts.num_chains=0: expected at least 1"),
+        ("nuts", {"warmup": -1}, "expected 0 or more"),
+        ("mclmc", {"warmup": 1}, "expected at least 20"),
+    ],
+)
+def test_wrong_options_of_samplers_are_answered_in_words(method, options, message):
+    with pytest.raises(pt.UsageError, match=message):
+        pt.method(method, **options)
+
+
+def test_chains_are_a_sample_whose_bias_is_estimated():
+    problem = pt.problem(num_train=3)
+    posterior = fit(NUTS(num_chains=2, warmup=20, num_draws=25, max_depth=3), problem.task)
+    assert isinstance(posterior, Chains)
+    assert posterior.num_groups == 10
+    assert posterior.stats["lp"].shape == (2, 25)
+    scores = pt.evaluate(posterior, problem, key=jax.random.key(0), num_batches=10)
+    assert scores.num_draws == 50
+    assert scores.kl_joint_bias != 0.0
+
+
+def test_rmsprop_divides_by_the_root_mean_square():
+    """With a constant gradient g, G tends to 1 / (√1e-5-ish + |g| / T), so that ε G g tends to ε T."""
+    sampler = SGLD(preconditioner="rmsprop")
+    step = partial(sampler.kernel(lambda theta, batch: jnp.array([3.0, 3000.0]), 10))
+    state, start = sampler.init(jax.random.key(0), jnp.zeros(2)), None
+    for i in range(600):
+        start = state.position
+        state = step(jax.random.key(i), state, None, jnp.asarray(1e-3), jnp.zeros(()))
+    np.testing.assert_allclose(state.position - start, 1e-3 * 10, rtol=2e-2)

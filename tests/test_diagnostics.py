@@ -130,7 +130,7 @@ def test_arviz_plots_work(chains, plot):
             if az.__version__.startswith("0."):
                 az.plot_ecdf(np.sort(values), cdf=norm.cdf, difference=True, confidence_bands=True)
             else:
-                az.plot_ecdf_pit(data, var_names=["probe"], sample_dims=["chain", "draw"])
+                az.plot_ecdf_pit(data, var_names=["probe"], group="posterior")
         else:
             getattr(az, f"plot_{plot}")(data, var_names=["probe"])
 

@@ -26,6 +26,7 @@ DATA = Path(pt.__file__).parent / "data"
 
 
 def main() -> None:
+    """Write the package's data."""
     problems = [problem for problem in pt.suite("2d") if problem.num_train <= 100]
     settings = config_text(pt.method("nuts"), Evaluation())
     store, rows = references.default_store(), []
@@ -43,7 +44,8 @@ def main() -> None:
     table = pd.DataFrame(rows)
     table.to_csv(DATA / "references.csv", index=False, float_format="%.7g")
     size = sum(path.stat().st_size for path in (DATA / "references").iterdir()) / 2**20
-    print(f"{len(table)} references, {table.converged.sum()} converged, {table.seconds.sum():.0f} s of chains")
+    seconds = table.seconds.sum()
+    print(f"{len(table)} references, {table.converged.sum()} converged, {seconds:.0f} s of chains")
     print(f"{len(WHOLE)} whole ones, {size:.1f} MiB")
 
 

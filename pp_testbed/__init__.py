@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pp_testbed.inference.base import finite as finite
     from pp_testbed.inference.base import method as method
     from pp_testbed.inference.base import sampled as sampled
+    from pp_testbed.inference.mcmc import NUTS as NUTS
     from pp_testbed.inference.svi import SVI as SVI
     from pp_testbed.models.base import Environment as Environment
     from pp_testbed.models.base import Task as Task
@@ -68,6 +69,7 @@ _HOME = {
     "run": "experiments.runner",
     **dict.fromkeys(["Calibration", "sbc"], "experiments.sbc"),
     **dict.fromkeys(["Finite", "Sampled", "finite", "method", "sampled"], "inference.base"),
+    "NUTS": "inference.mcmc",
     "SVI": "inference.svi",
     **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),
     "LogisticRegression": "models.logistic",

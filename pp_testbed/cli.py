@@ -1,4 +1,4 @@
-"""The command line: `pp-testbed run | leaderboard | sbc | reference | methods | suites`.
+"""The command line: `pp-testbed run | leaderboard | compare | sbc | reference | methods | suites`.
 
 Only arguments and output are here; what the commands do is the Python API. Heavy imports happen
 inside the commands, so that `--help` answers at once.
@@ -195,6 +195,46 @@ def sbc(
 
             calibration_ranks(made).savefig(figure, dpi=150)
             errors.print(f"the ranks are drawn in {_escaped(figure)}")
+
+
+@app.command()
+def compare(
+    methods: Annotated[str, typer.Option(help="Names, or my_file.py:NAME, with commas.")] = "mlp,ensemble+",
+    problem: Annotated[str, typer.Option(help="A problem that has a reference.")] = "2d/T10-rho0.1-s0",
+    store: StoreOption = None,
+    settings: Settings = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the predictive fields into this file.")] = None,
+    format: Format = "table",
+) -> None:
+    """Fit methods to one problem; print their scores and their distance to the exact posterior.
+
+    Example:
+
+      pp-testbed compare --methods mlp,my_method.py:METHOD --problem 2d/T30-rho0.1-s0 --figure fields.png
+    """
+    with plain_errors():
+        import pandas as pd
+
+        from pp_testbed.evaluation.compare import compare as compare_posterior
+        from pp_testbed.evaluation.evaluator import evaluate
+        from pp_testbed.experiments.references import reference
+        from pp_testbed.experiments.specs import resolve
+        from pp_testbed.report.leaderboard import render_across
+
+        exact = reference(problem, store=store)
+        keys, task = exact.problem.keys, exact.problem.task
+        rows, fields = [{"method": "nuts (reference)", **exact.scores.asdict()}], {}
+        for spec in _specs(methods, settings or []):
+            with errors.status(f"fitting {_escaped(spec.text)}"):
+                posterior = fields[spec.text] = resolve(spec).fit(keys.fit, task)
+                scores = evaluate(posterior, exact.problem, key=keys.evaluate).asdict()
+                rows.append({"method": spec.text, **scores, **compare_posterior(posterior, exact).asdict()})
+        _print(render_across(pd.DataFrame(rows), format))
+        if figure is not None:
+            from pp_testbed.report.figures import predictive_fields
+
+            predictive_fields(exact.problem, fields | {"NUTS": exact.posterior}).savefig(figure, dpi=150)
+            errors.print(f"the predictive fields are drawn in {_escaped(figure)}")
 
 
 @reference_app.command("build")

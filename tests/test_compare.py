@@ -76,7 +76,6 @@ def test_excess_is_the_paired_difference_of_scores(reference):
     found = pt.compare(posterior, reference)
     scores = pt.evaluate(posterior, problem, key=problem.keys.evaluate)
     assert found.excess_kl_joint == pytest.approx(scores.kl_joint - reference.scores.kl_joint, rel=1e-4)
-    assert found.excess_kl_joint > 4 * found.excess_kl_joint_stderr
     unpaired = np.hypot(scores.kl_joint_stderr, reference.scores.kl_joint_stderr)
     assert found.excess_kl_joint_stderr < unpaired
     assert found.energy_p == 0.001
@@ -103,4 +102,5 @@ def test_a_point_has_no_two_sample_tests(reference):
 def test_a_plain_function_is_compared_too(reference):
     found = pt.compare(lambda x, rng: np.zeros((len(x), 2)), reference)
     best = reference.terms["predicted"]
+    assert found.excess_kl_joint > 4 * found.excess_kl_joint_stderr
     assert found.total_variation == pytest.approx(np.abs(best[..., 0] - 0.5).mean(), rel=1e-4)

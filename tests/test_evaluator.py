@@ -72,7 +72,7 @@ def test_marginal_terms_by_hand():
     terms = marginal_terms(np.log(truth), np.log(functions), np.log([0.5, 0.5]), 1)
     terms = {name: np.asarray(values)[0] for name, values in terms.items()}
     np.testing.assert_allclose(terms["accuracy"], [0.8, 0.1], rtol=1e-5)
-    np.testing.assert_allclose(terms["confidence"], [0.7, 0.6], rtol=1e-5)
+    np.testing.assert_allclose(terms["predicted"].max(axis=-1), [0.7, 0.6], rtol=1e-5)
     nll = -(truth * np.log(predicted)).sum(axis=-1)[0]
     np.testing.assert_allclose(terms["nll"], nll, rtol=1e-5)
     kl = (truth * np.log(truth / predicted)).sum(axis=-1)[0]
@@ -203,7 +203,7 @@ def test_summary_of_terms():
         "kl_joint": jnp.array([10.0, 20.0]),
         "kl_joint_bias": jnp.array([1.0, 3.0]),
         "accuracy": jnp.ones((2, 2)),
-        "confidence": jnp.ones((2, 2)),
+        "predicted": jnp.ones((2, 2, 1)),
     }
     summary = summarise(terms, pt.Evaluation(tau=10))
     assert float(summary["kl_aggregate"]) == pytest.approx(3.0 + 1.5)

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
+from pp_testbed.experiments.identity import describe
+from pp_testbed.experiments.sbc import Calibration
 from pp_testbed.experiments.store import frame as make_frame
 from pp_testbed.report.leaderboard import _with_error, paired_ratio, render, stderr_of_mean, strata
 
@@ -120,3 +122,39 @@ def test_formats():
         pt.leaderboard(results([1.0]), by=["num_trian"])
     with pytest.raises(pt.UsageError, match="unknown baseline 'nope'"):
         pt.leaderboard(results([1.0]), baseline="nope")
+
+
+def references_table(scores, **columns):
+    rows = [
+        {"problem": f"2d/T1-rho0.1-s{i}", "kl_joint": score, "converged": True, "num_draws": 2000, **columns}
+        for i, score in enumerate(scores)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_excess_over_the_exact_posterior_is_paired_and_only_where_it_is_known():
+    config = json.dumps({"method": {}, "evaluation": describe(pt.Evaluation())})
+    frame = results([2.0, 3.0, 7.0], config=config)
+    table = references_table([1.5, 2.0])  # none for the third problem
+    row = pt.leaderboard(frame, references=table).iloc[0]
+    assert row.excess_kl_joint == pytest.approx(0.75)
+    assert row.excess_kl_joint_stderr == pytest.approx(np.std([0.5, 1.0], ddof=1) / np.sqrt(2))
+    assert "d¹⁰ − NUTS" in render(pt.leaderboard(frame, references=table), "markdown")
+    unconverged = pd.concat([table, references_table([0.0, 0.0], converged=False, num_draws=9000)])
+    assert pt.leaderboard(frame, references=unconverged).excess_kl_joint[0] == pytest.approx(0.75)
+    scored_otherwise = frame.assign(config=json.dumps({"method": {}, "evaluation": {"num_batches": 7}}))
+    other = pt.leaderboard(scored_otherwise, references=table)
+    assert np.isnan(other.excess_kl_joint[0])
+    assert "NUTS" not in render(other, "markdown")
+
+
+def test_calibration_errors_become_a_column_of_their_method():
+    frame = results([2.0, 3.0], config=json.dumps({"method": {"size": 1}, "evaluation": {}}))
+    ranks = np.linspace(0.0, 1.0, 50)[:, None] ** 2 * np.ones((1, 5))
+    calibrations = [('{"size": 1}', Calibration("mlp", t, 0.1, ranks)) for t in (3, 10)]
+    table = pt.leaderboard(frame, calibrations=calibrations)
+    assert table.calibration_error[0] == pytest.approx(calibrations[0][1].error)
+    assert "SBC error" in render(table, "latex")
+    assert "SBC error" not in render(
+        pt.leaderboard(frame, calibrations=[("{}", calibrations[0][1])]), "latex"
+    )

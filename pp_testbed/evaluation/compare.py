@@ -72,7 +72,7 @@ class Comparison:
             note = (
                 f" ± {error:.4f}"
                 if error is not None
-                else f" (p = {p_value:.3f})"
+                else f" (p = {p_value:.2g})"
                 if p_value is not None
                 else ""
             )

@@ -102,9 +102,12 @@ def exact_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.S
         table = references()
     if table.empty:
         return pd.Series(np.nan, index=frame.index)
-    exact = table[table.converged.astype(bool)].drop_duplicates("problem").set_index("problem").kl_joint
-    is_default = frame.config.map(lambda config: json.loads(config)["evaluation"]) == describe(Evaluation())
-    return frame.problem.map(exact).where(is_default).astype(float)
+    longest = (
+        table[table.converged.astype(bool)].sort_values("num_draws").drop_duplicates("problem", keep="last")
+    )
+    scored_alike = describe(Evaluation())
+    is_alike = frame.config.map(lambda config: json.loads(config).get("evaluation") == scored_alike)
+    return frame.problem.map(longest.set_index("problem").kl_joint).where(is_alike).astype(float)
 
 
 def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, Any]]) -> pd.Series:
@@ -113,7 +116,7 @@ def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, An
     for config, calibration in calibrations:
         errors.setdefault(config, []).append(calibration.error)
     means = {config: float(np.mean(values)) for config, values in errors.items()}
-    methods = frame.config.map(lambda config: json.dumps(json.loads(config)["method"], sort_keys=True))
+    methods = frame.config.map(lambda config: json.dumps(json.loads(config).get("method"), sort_keys=True))
     return methods.map(means).astype(float)
 
 
@@ -193,6 +196,19 @@ def render_plain(table: pd.DataFrame, style: str = "table") -> Any:
     return _styled(table, style, cells)
 
 
+def render_across(table: pd.DataFrame, style: str = "table") -> Any:
+    """As `render_plain`; but for people, methods go across, and a value and its error share a cell."""
+    if style in ("csv", "json"):
+        return render_plain(table, style)
+    names = [name for name in table.columns if not name.endswith(("_stderr", "_bias")) and name != "method"]
+    rows = []
+    for name in names:
+        errors = table.get(name + "_stderr", pd.Series(np.nan, index=table.index))
+        pairs = zip(table[name], errors, strict=True)
+        rows.append([name, *(_text(v) if np.isnan(e) else _with_error(v, e) for v, e in pairs)])
+    return render_plain(pd.DataFrame(rows, columns=["", *table.method]), style)
+
+
 def _styled(
     table: pd.DataFrame, style: str, cells: Callable[[], tuple[list[str], list[list[str]], list[bool]]]
 ) -> Any:
@@ -223,7 +239,9 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
 
 
 def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "–" if np.isnan(value) else f"{value:.4g}"
+    return str(value)
 
 
 def _with_error(value: float, error: float) -> str:

@@ -33,6 +33,41 @@ def test_run_and_leaderboard(tmp_path):
     assert "\\begin{tabular}" in call("leaderboard", tmp_path, "--format", "latex").stdout
 
 
+def test_references_are_built_listed_and_shown(tmp_path):
+    short = [f"nuts.{option}" for option in ("num_chains=2", "warmup=20", "num_draws=10", "max_depth=3")]
+    settings = [word for option in short for word in ("--set", option)]
+    arguments = ["--problem", "2d/T3-rho0.1-s1", "--store", tmp_path, "--jobs", "2"]
+    result = call("reference", "build", *arguments, *settings)
+    assert result.exit_code == 1  # so short a chain does not pass the gate, and that is said
+    assert "not converged: 2d/T3-rho0.1-s1: R-hat is " in result.stderr
+    listed = json.loads(call("reference", "list", "--store", tmp_path, "--format", "json").stdout)
+    assert [row["converged"] for row in listed if row["origin"] == "store"] == [False]
+    assert len(listed) == 151
+    shown = call("reference", "show", "2d/T10-rho0.1-s0", "--store", tmp_path)
+    assert "2d/T10-rho0.1-s0  converged" in shown.stdout
+
+
+def test_compare_prints_scores_beside_distances(tmp_path):
+    figure = tmp_path / "fields.png"
+    result = call("compare", "--methods", "uniform,mlp", "--set", "mlp.num_steps=10", "--figure", figure)
+    assert result.exit_code == 0
+    for word in ("nuts (reference)", "excess_kl_joint", "energy_distance", "±"):
+        assert word in result.stdout
+    assert figure.stat().st_size > 10_000
+
+
+def test_sbc_prints_a_table_and_feeds_the_leaderboard(tmp_path):
+    options = ["--problems", "20", "--out", tmp_path / "sbc", "--jobs", "1"]
+    picture = ["--figure", tmp_path / "ranks.png"]
+    rows = json.loads(call("sbc", "--method", "uniform", *options, *picture, "--format", "json").stdout)
+    assert rows[0]["problems"] == 20
+    assert not rows[0]["passed"]
+    assert (tmp_path / "ranks.png").exists()
+    call("run", "--suite", "smoke", "--methods", "uniform", "--out", tmp_path / "out", *QUICK)
+    board = call("leaderboard", tmp_path / "out", "--sbc", tmp_path / "sbc").stdout
+    assert "SBC error" in board
+
+
 def test_failed_cells_end_with_1(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("class M:\n    def fit(self, key, task):\n        raise ValueError('[no]')\nM = M()\n")
@@ -57,6 +92,17 @@ def test_failed_cells_end_with_1(tmp_path):
         (["run", "--seeds", "3-1"], "expected numbers, as in 0-4 or 0,3"),
         (["run", "--methods", "mlp", "--set", "mlp.l2=nan"], "mlp.l2=nan: expected a finite number"),
         (["run", "--methods", "mlp", "--set", "mlp.size=0"], "mlp.size=0: expected at least 1"),
+        (["reference", "show", "2d/T7-rho0.1-s0", "--store", "/nowhere"], "there is no reference of 2d/T7"),
+        (["reference", "show", "2d-T7"], "does not name a problem"),
+        (
+            ["reference", "build", "--problem", "2d/T3-rho0.1-s0", "--store", "/dev/null/x"],
+            "cannot write references",
+        ),
+        (["reference", "verify", "--store", "/nowhere"], "there are no references in the store"),
+        (["compare", "--methods", "mpl"], "unknown method 'mpl'; did you mean 'mlp'"),
+        (["sbc", "--method", "nutts"], "unknown method 'nutts'; did you mean 'nuts'"),
+        (["sbc", "--set", "nuts.warm_up=3"], "did you mean 'warmup'"),
+        (["leaderboard", "--sbc", "/nowhere"], "there is no "),
         (["run", "--format", "tabel"], "unknown format 'tabel'; did you mean 'table'?"),
         (["run", "--methods", "nothing.py:X"], "there is no file nothing.py"),
         (["leaderboard", "nowhere"], "there is no results directory nowhere"),

@@ -1,12 +1,14 @@
 """References: what is built can be read, verified and trusted, and nothing is lost or replaced."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pp_testbed as pt
 from pp_testbed.experiments import references as module
+from pp_testbed.experiments.identity import config_hash, config_text
 from pp_testbed.experiments.references import build_references, load, reference, references, save, verify
 from pp_testbed.inference.mcmc import NUTS
 
@@ -124,6 +126,19 @@ def test_the_shipped_table_covers_the_testbed_and_the_gate():
     assert table.converged.mean() >= 0.95
     assert (table.rhat[table.converged] <= 1.01).all()
     assert (table.origin == "shipped").all()
+
+
+def test_shipped_references_are_those_of_the_default_settings():
+    settings = config_text(pt.method("nuts"), pt.Evaluation())
+    names = {path.name for path in Path(str(module.SHIPPED)).iterdir()}
+    for name in names:
+        shipped = load(Path(str(module.SHIPPED)) / name)
+        assert shipped.settings == settings, (
+            "a new field of NUTS or Evaluation orphans the shipped references"
+        )
+        assert name == module.file_name(shipped.problem, settings)
+    assert set(references("/nonexistent").settings) == {config_hash(settings)}
+    assert sum(path.stat().st_size for path in Path(str(module.SHIPPED)).iterdir()) < 20 * 2**20
 
 
 def test_a_shipped_reference_is_verified():

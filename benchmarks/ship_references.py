@@ -3,9 +3,9 @@
     pp-testbed reference build --suite 2d --max-num-train 100 --jobs 2
     python benchmarks/ship_references.py
 
-The first takes about an hour on two cores (see `seconds` in the table), the second seconds. Shipped
+The first takes about half an hour on two cores (see `seconds` in the table), the second seconds. Shipped
 references keep every value at the probes, so that `pp-testbed reference verify` works on them, but
-only 50 draws of the parameters.
+only 100 draws of the parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.experiments import references
 from pp_testbed.experiments.identity import config_text
 
-DRAWS = 50
+DRAWS = 100
 WHOLE = [f"2d/T{t}-rho0.1-s0" for t in (1, 3, 10, 30, 100)] + ["2d/T10-rho0.01-s0", "2d/T10-rho0.5-s0"]
 DATA = Path(pt.__file__).parent / "data"
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.identity import describe
+from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.sbc import Calibration
 from pp_testbed.experiments.store import frame as make_frame
 from pp_testbed.report.leaderboard import _with_error, paired_ratio, render, stderr_of_mean, strata
@@ -124,9 +124,18 @@ def test_formats():
         pt.leaderboard(results([1.0]), baseline="nope")
 
 
+DEFAULT = config_hash(config_text(pt.method("nuts"), pt.Evaluation()))
+
+
 def references_table(scores, **columns):
     rows = [
-        {"problem": f"2d/T1-rho0.1-s{i}", "kl_joint": score, "converged": True, "num_draws": 2000, **columns}
+        {
+            "problem": f"2d/T1-rho0.1-s{i}",
+            "kl_joint": score,
+            "converged": True,
+            "settings": DEFAULT,
+            **columns,
+        }
         for i, score in enumerate(scores)
     ]
     return pd.DataFrame(rows)
@@ -140,8 +149,10 @@ def test_excess_over_the_exact_posterior_is_paired_and_only_where_it_is_known():
     assert row.excess_kl_joint == pytest.approx(0.75)
     assert row.excess_kl_joint_stderr == pytest.approx(np.std([0.5, 1.0], ddof=1) / np.sqrt(2))
     assert "d¹⁰ − NUTS" in render(pt.leaderboard(frame, references=table), "markdown")
-    unconverged = pd.concat([table, references_table([0.0, 0.0], converged=False, num_draws=9000)])
+    unconverged = pd.concat([table, references_table([0.0, 0.0], converged=False)])
     assert pt.leaderboard(frame, references=unconverged).excess_kl_joint[0] == pytest.approx(0.75)
+    tempered = pd.concat([references_table([0.0, 0.0], settings="other"), table])
+    assert pt.leaderboard(frame, references=tempered).excess_kl_joint[0] == pytest.approx(0.75)
     scored_otherwise = frame.assign(config=json.dumps({"method": {}, "evaluation": {"num_batches": 7}}))
     other = pt.leaderboard(scored_otherwise, references=table)
     assert np.isnan(other.excess_kl_joint[0])

@@ -1,5 +1,6 @@
 """References: what is built can be read, verified and trusted, and nothing is lost or replaced."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,8 @@ def test_verification_repeats_the_chain_and_finds_what_was_altered(store):
     values = made.values.copy()
     values[0, 0] += 10.0
     assert not verify(replace(made, values=values), 5).passed
+    terms = made.terms | {"kl_joint": 0 * made.terms["kl_joint"]}
+    assert not verify(replace(made, terms=terms), 5).scores_agree
     draws = {name: leaf + 0.5 for name, leaf in made.draws.items()}
     assert not verify(replace(made, draws=draws), 5).draws_agree
 
@@ -112,6 +115,41 @@ def test_a_store_that_cannot_be_written_to_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "write_whole", full)
     with pytest.raises(pt.UsageError, match="No space left on device"):
         build_references([PROBLEM], store=tmp_path / "s", method=SHORT, jobs=0, progress=False)
+
+
+def test_bad_files_in_a_store_are_named_and_ignored_by_the_table(tmp_path, store):
+    good = next(store.glob("*.npz"))
+    (tmp_path / good.name).write_bytes(good.read_bytes())
+    renamed = tmp_path / good.name.replace("T3", "T4")
+    renamed.write_bytes(good.read_bytes())
+    np.savez(tmp_path / "foreign.npz", about=np.array('{"a": 1}'))
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    (tmp_path / "array.npy").rename(tmp_path / "array.npz")
+    with pytest.warns(UserWarning, match="ignored: .*damaged or not a reference") as warned:
+        table = references(tmp_path)
+    assert len(warned) == 3
+    assert list(table[table.origin == "store"].problem) == [PROBLEM.name]
+
+
+def test_any_damaged_byte_is_one_line(tmp_path, store):
+    original, rng = next(store.glob("*.npz")), np.random.default_rng(0)
+    content = original.read_bytes()
+    path = tmp_path / original.name
+    for place in [
+        *range(0, 60, 3),
+        *rng.integers(0, len(content), 30),
+        *range(len(content) - 60, len(content), 3),
+    ]:
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        with suppress(pt.UsageError):  # not every byte matters; those that do are one line
+            load(path)
+
+
+def test_a_wrong_posterior_is_no_reference(tmp_path):
+    with pytest.raises(pt.UsageError, match="likelihood_power=1: the exact posterior"):
+        build_references([PROBLEM], store=tmp_path, method=replace(SHORT, likelihood_power=0.7))
 
 
 def test_what_is_not_there_is_offered():

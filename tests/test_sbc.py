@@ -24,6 +24,13 @@ from pp_testbed.experiments.sbc import (
 RNG = np.random.default_rng(2)
 
 
+@pytest.fixture(autouse=True)
+def fresh_generator():
+    """Each test has its own numbers, whichever process it runs in."""
+    global RNG
+    RNG = np.random.default_rng(2)
+
+
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_ranks_of_an_exchangeable_truth_are_uniform(is_complete):
     keys = jax.random.split(jax.random.key(0), 4000)
@@ -144,6 +151,38 @@ def test_mistakes_are_answered_in_words(tmp_path):
 
     with pytest.raises(pt.UsageError, match="broken gives NaN on 2d/T10"):
         sbc(Broken(), num_problems=20, out=tmp_path, progress=False)
+
+
+def test_a_mistake_in_a_worker_is_one_line_and_ends_the_run(tmp_path):
+    file = tmp_path / "mine.py"
+    lines = [
+        "class M:",
+        "    name = 'a/b'",
+        "    def fit(self, key, task):",
+        "        raise ValueError('my bug')",
+    ]
+    file.write_text("\n".join([*lines, "M = M()"]))
+    with pytest.raises(pt.UsageError, match=r"ValueError: my bug \(mine.py, line 4\)"):
+        sbc(f"{file}:M", num_problems=20, out=tmp_path / "out", jobs=1, progress=False)
+
+
+def test_other_versions_and_few_problems_are_not_pooled(tmp_path, monkeypatch):
+    monkeypatch.setattr(pt, "__version__", "0.0.1")
+    sbc("uniform", num_problems=20, out=tmp_path, progress=False)
+    monkeypatch.undo()
+    assert calibrations(tmp_path) == []
+
+
+def test_chains_in_a_wrapper_are_thinned_and_ranked_as_a_sample():
+    draws = jnp.arange(1000.0)
+    chain = pt.Finite(
+        jax.tree_util.Partial(lambda d, x: d), draws, jnp.full(1000, -jnp.log(1000.0)), None, 10
+    )
+    assert not module.is_complete(chain)
+    assert module.thinned(chain).log_weights.shape == (99,)
+    ensemble = pt.Finite.equal(chain.function, draws)
+    assert module.is_complete(ensemble)
+    assert module.thinned(ensemble).log_weights.shape == (1000,)
 
 
 def test_the_picture_of_ranks_shows_every_method(tmp_path):

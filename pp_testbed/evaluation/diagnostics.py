@@ -64,7 +64,9 @@ class Diagnostics:
     Attributes:
         rhat: largest R-hat (rank-normalised, split). ess_bulk, ess_tail: smallest effective sizes.
         mcse: largest Monte Carlo standard error of a mean, in standard deviations of the probe.
-        rhat_lp, ess_lp: of the log density. divergent: fraction of divergent transitions.
+        rhat_lp, ess_lp: of the log density, which the gate does not look at: over weights that are not
+            identified it mixes more slowly than functions do.
+        divergent: fraction of divergent transitions, 0 for a sampler that reports none.
         tree_depth: mean. bfmi: smallest energy fraction of missing information of a chain.
     """
 
@@ -88,7 +90,7 @@ class Diagnostics:
             (self.rhat <= MAX_RHAT, f"R-hat is {self.rhat:.3f} > {MAX_RHAT}"),
             (self.ess_bulk >= MIN_ESS, f"bulk ESS is {self.ess_bulk:.0f} < {MIN_ESS:.0f}"),
             (self.ess_tail >= MIN_ESS, f"tail ESS is {self.ess_tail:.0f} < {MIN_ESS:.0f}"),
-            (self.divergent <= MAX_DIVERGENT, f"{self.divergent:.1%} of transitions diverge"),
+            (self.divergent <= MAX_DIVERGENT, f"{self.divergent:.2%} of transitions diverge"),
             (self.num_probes >= 100, f"there are only {self.num_probes} probes"),
         ]
         return [words for met, words in conditions if not met]
@@ -129,7 +131,7 @@ def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
     return Diagnostics(
         num_chains=int(np.shape(values)[0]),
         num_draws=int(np.shape(values)[1]),
-        num_probes=len(probes),
+        num_probes=int(np.shape(values)[2]),
         rhat=float(probes["rhat"].to_numpy().max()),
         ess_bulk=float(probes["ess_bulk"].to_numpy().min()),
         ess_tail=float(probes["ess_tail"].to_numpy().min()),
@@ -183,6 +185,8 @@ def to_arviz(posterior: Finite, task: Task | None = None, probes: Array | None =
     task = task or getattr(posterior, "task", None)
     if task is None:
         raise UsageError("to_arviz needs the task, as in to_arviz(problem.task)")
+    if not np.allclose(posterior.log_weights, posterior.log_weights[0]):
+        raise UsageError("ArviZ knows no weights, and these draws have unequal ones")
     num_chains = posterior.num_chains if isinstance(posterior, Chains) else 1
     stats = posterior.stats if isinstance(posterior, Chains) else {}
     x_probe = probe_inputs(task.model) if probes is None else probes

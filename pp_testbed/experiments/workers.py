@@ -153,8 +153,10 @@ def main(descriptor: int) -> None:
             return
         try:
             handle(message)
-        except UsageError as problem:
-            connection.send(str(problem))
+        except Exception as problem:
+            from pp_testbed.experiments.batch import one_line
+
+            connection.send(one_line(problem))
         else:
             connection.send("")
 

@@ -168,6 +168,10 @@ class Sampled:
         draws = jax.vmap(self.sampler)(jax.random.split(key, num_draws))
         return Finite.equal(self.function, draws)
 
+    def to_arviz(self, task: Task, probes: Array | None = None, num_draws: int = 1000) -> Any:
+        """Independent draws as an object of ArviZ: see `evaluation.diagnostics.to_arviz`."""
+        return _draw(self, jax.random.key(0), num_draws).to_arviz(task, probes)
+
     def logits(self, key: Array, x: Array, num_draws: int = 1000) -> Array:
         check_inputs(x)
         return _values(_draw(self, key, num_draws), x)
@@ -301,6 +305,14 @@ def check_positive(made: Any, *options: str) -> None:
     for option in options:
         if getattr(made, option) < 1:
             raise UsageError(f"{method_name(made)}.{option}={getattr(made, option)}: expected at least 1")
+
+
+def check_within(made: Any, option: str, low: float, high: float) -> None:
+    """Raise a UsageError unless low < option < high. Numbers that JAX traces were checked before."""
+    value = getattr(made, option)
+    if isinstance(value, int | float) and not low < value < high:
+        expected = f"between {max(low, 0.0):g} and {high:g}" if math.isfinite(high) else f"above {low:g}"
+        raise UsageError(f"{method_name(made)}.{option}={value}: expected a number {expected}")
 
 
 def method_name(made: Any) -> str:

@@ -101,7 +101,8 @@ class Chains(Finite):
     Attributes:
         stats: what each transition reported, under ArviZ's names: `lp`, `energy`, `diverging`, ...,
             [chains, draws].
-        tuned: what the warm-up found, with a leading axis [chains]: a chain starts from it.
+        tuned: the state and parameters that the warm-up left, with a leading axis [chains]: a chain
+            starts from it.
         task: what the chains were conditioned on.
     """
 
@@ -114,7 +115,7 @@ class Chains(Finite):
         """Chains from flat positions [chains, draws, P]."""
         num = positions.shape[0] * positions.shape[1]
         draws = jax.lax.map(target.latents, positions.reshape(num, -1), batch_size=100)
-        num_groups = next(groups for groups in range(min(10, num), 0, -1) if num % groups == 0)
+        num_groups = check_groups("chains", num)
         log_weights = jnp.full(num, -jnp.log(num))
         return cls(function, draws, log_weights, None, num_groups, stats, tuned, target.task)
 
@@ -127,13 +128,22 @@ class Chains(Finite):
         return Finite(self.function, self.draws, self.log_weights, None, self.num_groups)
 
 
+def check_groups(name: str, num_draws: int) -> int:
+    """Into how many groups the jackknife can divide draws: the largest divisor up to 10, or a UsageError."""
+    for groups in range(10, 1, -1):
+        if num_draws % groups == 0:
+            return groups
+    raise UsageError(f"{name}: {num_draws} draws in all; expected a multiple of 2, 3, 5 or 7, best of 10")
+
+
 @pytree_dataclass
 class Sampler:
     """A full-batch sampler of the generative model's posterior (or of `model`'s).
 
     Args:
         num_chains: chains, each from its own draw of the prior.
-        warmup: steps that tune the sampler and are not kept. num_draws: kept draws of each chain.
+        warmup: steps that tune the sampler and are not kept; with 0, step sizes stay at 0.1 (0.001 for
+            MALA). num_draws: kept draws of each chain.
         thinning: transitions per kept draw.
         likelihood_power: 1 is Bayes' rule, anything else is wrong on purpose ("cold" posteriors).
         model: a NumPyro model `model(x, y=None)` with a `logits` site; the task's own if None.
@@ -151,6 +161,7 @@ class Sampler:
         check_positive(self, "num_chains", "num_draws", "thinning")
         if self.warmup < 0:
             raise UsageError(f"{self.name}.warmup={self.warmup}: expected 0 or more")
+        check_groups(self.name, self.num_chains * self.num_draws)
 
     @property
     def networks(self) -> int:
@@ -193,9 +204,16 @@ class Sampler:
         def draw(state: Any, index: Array) -> tuple[Any, tuple[Array, Stats]]:
             keys = jax.random.split(jax.random.fold_in(key, index), self.thinning)
             state, stats = jax.lax.scan(lambda s, k: step(k, s), state, keys)
-            return state, (state.position, jax.tree.map(lambda leaf: leaf[-1], stats))
+            return state, (state.position, self._of_draw(stats))
 
         return jax.lax.scan(draw, state, jnp.arange(num_draws))[1]
+
+    def _of_draw(self, stats: Stats) -> Stats:
+        """What is reported of a draw, from the statistics of its transitions [thinning]."""
+        whole: dict[str, Any] = {"diverging": jnp.any, "n_steps": jnp.sum}
+        # The energies of every tenth transition say nothing about the missing information of one.
+        names = [name for name in stats if name != "energy" or self.thinning == 1]
+        return {name: whole.get(name, lambda leaf: leaf[-1])(stats[name]) for name in names}
 
     def fit(self, key: Array, task: Task) -> Chains:
         target = self.target(task)

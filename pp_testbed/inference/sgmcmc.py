@@ -18,8 +18,8 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import check_positive
-from pp_testbed.inference.mcmc import Chains, Target
+from pp_testbed.inference.base import check_positive, check_within
+from pp_testbed.inference.mcmc import Chains, Target, check_groups
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
 from pp_testbed.models.mlp import AgentMLP
@@ -44,7 +44,8 @@ class StochasticGradientSampler:
         schedule: "constant"; "polynomial", ε (1 + t / burn_in)^-decay; or "cyclical", ε (1 + cos π u) / 2
             with u in [0, 1) the place in one of `num_cycles` cycles: Zhang et al., 2020, "Cyclical
             Stochastic Gradient MCMC for Bayesian Deep Learning".
-        exploration: fraction of a cycle without noise. draws_per_cycle: last draws of each that are kept.
+        exploration: fraction of a cycle without noise. draws_per_cycle: last draws of each that are kept,
+            whatever `burn_in` is.
         network: "agent", a perceptron of `hidden` units; or "generative", the task's own model.
     """
 
@@ -72,10 +73,30 @@ class StochasticGradientSampler:
         ]:
             if value not in known:
                 raise unknown(option, value, known)
+        if self.schedule == "cyclical":
+            self._check_cycles()
+        check_within(self, "learning_rate", 0.0, float("inf"))
+        check_within(self, "prior_variance", 0.0, float("inf"))
         if len(self.kept()) == 0:
             raise UsageError(
                 f"{self.name} keeps no draws: {self.num_steps} steps, burn-in {self.burn_in}, thinning "
                 f"{self.thinning}"
+            )
+        check_groups(self.name, self.num_chains * len(self.kept()))
+
+    def _check_cycles(self) -> None:
+        if not isinstance(self, SGLD):
+            raise UsageError(
+                f"{self.name} draws momenta even where no noise is injected; cycles are for sgld"
+            )
+        check_within(self, "exploration", -1e-9, 1.0)
+        if not isinstance(self.exploration, float):  # traced by JAX, and checked before
+            return
+        sampling = int((1.0 - self.exploration) * self.num_steps / self.num_cycles / self.thinning + 1e-6)
+        if self.draws_per_cycle > sampling:
+            raise UsageError(
+                f"{self.name}.draws_per_cycle={self.draws_per_cycle}: "
+                f"the sampling phase of a cycle has {sampling}"
             )
 
     @property
@@ -179,6 +200,7 @@ class SGLD(StochasticGradientSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_within(self, "momentum", -1e-9, 1.0)
         if self.preconditioner not in PRECONDITIONERS:
             raise unknown("preconditioner", self.preconditioner, PRECONDITIONERS)
 

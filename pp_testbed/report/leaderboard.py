@@ -15,9 +15,10 @@ import pandas as pd
 
 from pp_testbed.errors import unknown
 from pp_testbed.evaluation.evaluator import Evaluation
-from pp_testbed.experiments.identity import describe
+from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.references import references
 from pp_testbed.experiments.store import OK
+from pp_testbed.inference.mcmc import NUTS
 
 COLUMNS = {
     "kl_marginal": "d¹",
@@ -100,14 +101,12 @@ def exact_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.S
     """kl_joint of the reference of each row's problem, on the same inputs; NaN where there is none."""
     if table is None:
         table = references()
-    if table.empty:
-        return pd.Series(np.nan, index=frame.index)
-    longest = (
-        table[table.converged.astype(bool)].sort_values("num_draws").drop_duplicates("problem", keep="last")
-    )
+    # Only references of the default settings: a store may hold others.
+    is_default = table.settings == config_hash(config_text(NUTS(), Evaluation()))
+    exact = table[table.converged.astype(bool) & is_default].drop_duplicates("problem").set_index("problem")
     scored_alike = describe(Evaluation())
     is_alike = frame.config.map(lambda config: json.loads(config).get("evaluation") == scored_alike)
-    return frame.problem.map(longest.set_index("problem").kl_joint).where(is_alike).astype(float)
+    return frame.problem.map(exact.kl_joint).where(is_alike).astype(float)
 
 
 def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, Any]]) -> pd.Series:

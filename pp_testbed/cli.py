@@ -9,6 +9,7 @@ Exit codes: 0 all done, 1 some cells failed, 2 wrong usage, 130 interrupted.
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,6 +179,7 @@ def sbc(
 
         from pp_testbed.experiments.sbc import sbc as calibrate
 
+        _check_figure(figure)
         made = [
             calibrate(
                 spec,
@@ -221,6 +223,7 @@ def compare(
         from pp_testbed.experiments.specs import resolve
         from pp_testbed.report.leaderboard import render_across
 
+        _check_figure(figure)
         exact = reference(problem, store=store)
         keys, task = exact.problem.keys, exact.problem.task
         rows, fields = [{"method": "nuts (reference)", **exact.scores.asdict()}], {}
@@ -264,6 +267,8 @@ def reference_build(
 
         selected = [named_problem(problem)] if problem else list(_selected(suite, seeds, None))
         selected = [one for one in selected if max_num_train is None or one.num_train <= max_num_train]
+        if not selected:
+            raise UsageError(f"no problem has at most {max_num_train} data")
         options = dict(_specs("nuts", settings or [])[0].options)
         nuts = with_options(method("nuts"), options)
         paths = references.build_references(selected, store=store, method=nuts, jobs=jobs or _cores())
@@ -278,7 +283,11 @@ def reference_list(store: StoreOption = None, format: Format = "table") -> None:
     with plain_errors():
         from pp_testbed.experiments.references import default_store, references
 
-        table = references(store)
+        with warnings.catch_warnings(record=True) as ignored:
+            warnings.simplefilter("always")
+            table = references(store)
+        for warning in ignored:
+            errors.print(f"[bold red]warning:[/] {_escaped(warning.message)}")
         columns = [
             "problem",
             "kl_joint",
@@ -308,9 +317,7 @@ def reference_show(
         verdict = (
             "converged" if found.converged else "not converged: " + "; ".join(found.diagnostics.failures)
         )
-        typer.echo(f"{found.problem.name}  {verdict}\n{found.path}\n\n{found.scores}\n")
-        for name, value in found.diagnostics.asdict().items():
-            typer.echo(f"{name:<13} {value:.4g}")
+        typer.echo(f"{found.problem.name}  {verdict}\n{found.path}\n\n{found.scores}\n\n{found.diagnostics}")
         typer.echo(f"\n{found.seconds:.0f} s of chains; {json.dumps(found.versions)}\n{found.settings}")
 
 
@@ -378,6 +385,16 @@ def suites(
 def main() -> None:
     """The entry point of `pp-testbed`."""
     app()
+
+
+def _check_figure(figure: Path | None) -> None:
+    """Say before the work, not after it, that a picture cannot be written."""
+    if figure is None:
+        return
+    if figure.suffix not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"--figure {figure}: expected a name that ends in .png, .pdf or .svg")
+    if not figure.parent.is_dir():
+        raise UsageError(f"--figure {figure}: there is no directory {figure.parent}")
 
 
 def _cores() -> int:

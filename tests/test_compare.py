@@ -99,6 +99,17 @@ def test_independent_halves_of_the_reference_are_the_same_posterior(reference):
     assert classifier_test(x, y, RNG)[1] > 0.01
 
 
+def test_what_cannot_be_compared_is_said(reference):
+    with pytest.raises(pt.UsageError, match="takes a posterior and a reference .* not str and Reference"):
+        pt.compare("mlp", reference)
+    other = pt.problem(num_train=3)
+    chains = pt.NUTS(num_chains=1, warmup=2, num_draws=2, max_depth=1).fit(jax.random.key(0), other.draw()[0])
+    with pytest.raises(pt.UsageError, match="conditioned on other data"):
+        pt.compare(chains, reference)
+    with pytest.raises(pt.UsageError, match="not Finite"):
+        pt.diagnose(reference.posterior)
+
+
 def test_a_point_has_no_two_sample_tests(reference):
     posterior = pt.method("mlp", num_steps=300).fit(jax.random.key(0), reference.problem.task)
     found = pt.compare(posterior, reference)

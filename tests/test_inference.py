@@ -312,8 +312,12 @@ def test_prior_and_uniform():
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_fits_and_is_a_pytree(name):
     made = method(name)
-    fields = {"num_steps": 5, "size": 2}
-    made = method(name, **{k: v for k, v in fields.items() if hasattr(made, k)})
+    small = {"size": 2, "num_steps": 5}
+    if hasattr(made, "burn_in"):
+        small = {"num_steps": 200, "burn_in": 100, "thinning": 10, "num_cycles": 2, "draws_per_cycle": 2}
+    elif hasattr(made, "num_chains"):
+        small = {"num_chains": 2, "warmup": 20, "num_draws": 2, "thinning": 1}
+    made = method(name, **{k: v for k, v in small.items() if hasattr(made, k)})
     problem = pt.problem("2d/T3-rho0.1-s0")
     posterior = jax.jit(lambda made, key, task: made.fit(key, task))(made, KEY, problem.task)
     logits = posterior.logits(KEY, problem.task.x, num_draws=7)

@@ -100,7 +100,8 @@ def test_damaged_files_are_named_and_left_alone(tmp_path, store, damage):
     path.write_bytes(content)
     with pytest.raises(pt.UsageError, match=f"{path.name} is damaged"):
         reference(PROBLEM, store=tmp_path, method=SHORT)
-    build_references([PROBLEM], store=tmp_path, method=SHORT, jobs=0, progress=False)
+    with pytest.raises(pt.UsageError, match=f"{path.name} is damaged"):
+        build_references([PROBLEM], store=tmp_path, method=SHORT, jobs=0, progress=False)
     assert path.read_bytes() == bytes(content)
 
 
@@ -152,6 +153,12 @@ def test_a_wrong_posterior_is_no_reference(tmp_path):
         build_references([PROBLEM], store=tmp_path, method=replace(SHORT, likelihood_power=0.7))
 
 
+def test_a_reference_is_one_line_to_print(store):
+    text = repr(reference(PROBLEM, store=store, method=SHORT))
+    assert text.startswith("Reference(2d/T3-rho0.1-s0, 2 chains of 10 draws, not converged: R-hat is ")
+    assert len(text.splitlines()) == 1
+
+
 def test_what_is_not_there_is_offered():
     with pytest.raises(pt.UsageError, match="pp-testbed reference build --problem 2d/T7"):
         reference("2d/T7-rho0.1-s0", store="/nonexistent")
@@ -163,7 +170,8 @@ def test_the_shipped_table_covers_the_testbed_and_the_gate():
     assert set(table.problem) == {problem.name for problem in suite}
     assert table.converged.mean() >= 0.95
     assert (table.rhat[table.converged] <= 1.01).all()
-    assert (table.origin == "shipped").all()
+    assert (table.origin == "shipped").sum() == 7
+    assert table.origin.str.startswith("shipped").all()
 
 
 def test_shipped_references_are_those_of_the_default_settings():

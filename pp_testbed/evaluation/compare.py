@@ -98,6 +98,14 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
         >>> posterior = method("mlp").fit(key, problem.task)         # doctest: +SKIP
         >>> print(compare(posterior, reference(problem)))            # doctest: +SKIP
     """
+    if not hasattr(reference, "diagnostics") or not (callable(posterior) or hasattr(posterior, "logits")):
+        given = f"{type(posterior).__name__} and {type(reference).__name__}"
+        raise UsageError(f"compare takes a posterior and a reference (of pt.reference), not {given}")
+    task = getattr(posterior, "task", None)
+    if task is not None and not _same_data(task, reference.problem.task):
+        raise UsageError(
+            f"these chains were conditioned on other data than those of {reference.problem.name}"
+        )
     if not reference.converged:
         raise UsageError(
             f"the reference of {reference.problem.name} has not converged "
@@ -123,6 +131,14 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
         },
         **_clouds(values, weights, exact, np.random.default_rng(np.asarray(jax.random.key_data(key_tests)))),
         correlation_error=correlation_error(values, weights, exact),
+    )
+
+
+def _same_data(task: Any, other: Any) -> bool:
+    """Whether two tasks have the same rows, padding aside."""
+    rows = int(other.num_train)
+    return int(task.num_train) == rows and all(
+        np.array_equal(a[:rows], b[:rows]) for a, b in ((task.x, other.x), (task.y, other.y))
     )
 
 

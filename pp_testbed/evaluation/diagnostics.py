@@ -100,6 +100,11 @@ class Diagnostics:
         """Whether a reference may be made of these chains."""
         return not self.failures
 
+    def __str__(self) -> str:
+        lines = [f"{name:<13} {value:.4g}" for name, value in asdict(self).items()]
+        verdict = "converged" if self.converged else "not converged: " + "; ".join(self.failures)
+        return "\n".join([*lines, verdict])
+
     def asdict(self) -> dict[str, Any]:
         """The diagnostics as a row of a table, the verdict included."""
         return asdict(self) | {"converged": self.converged}
@@ -116,6 +121,8 @@ def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
         >>> diagnose(posterior).failures                        # doctest: +SKIP
         []
     """
+    if not isinstance(posterior, Chains):
+        raise UsageError(f"diagnose needs the chains of nuts, hmc, sgld, ..., not {type(posterior).__name__}")
     values = _by_chain(probe_values(posterior, _probes(posterior, probes)), posterior.num_chains)
     return diagnose_values(values, posterior.stats)
 

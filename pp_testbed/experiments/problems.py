@@ -188,7 +188,7 @@ def _parse(name: str) -> Problem:
             options["init"] = word
         else:
             options["activation"] = word
-    return problem(
+    made = problem(
         num_train=int(match["num_train"]),
         temperature=float(match["temperature"]),
         seed=int(match["seed"]),
@@ -196,6 +196,9 @@ def _parse(name: str) -> Problem:
         input_dim=int(match["input_dim"]),
         **options,
     )
+    if made.name != name:  # 2d/T30-rho01-s0 is no temperature of 0.1
+        raise UsageError(f"{name!r} does not name a problem; did you mean {made.name!r}?")
+    return made
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ TABLE = files("pp_testbed") / "data" / "references.csv"
 _TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reference:
     """The exact posterior of a problem, as far as NUTS reached it.
 
@@ -85,6 +85,12 @@ class Reference:
     versions: dict[str, str]
     path: str = ""
 
+    def __repr__(self) -> str:
+        verdict = "converged" if self.converged else "not converged: " + "; ".join(self.diagnostics.failures)
+        chains, draws = self.values.shape[:2]
+        score = f"d¹⁰ = {self.scores.kl_joint:.4f} ± {self.scores.kl_joint_stderr:.4f}"
+        return f"Reference({self.problem.name}, {chains} chains of {draws} draws, {verdict}, {score})"
+
     @property
     def converged(self) -> bool:
         """Whether it passed the gate; nothing is compared to one that did not."""
@@ -107,9 +113,11 @@ class Reference:
         They are fewer than those that were scored (100 where shipped), so that their scores are higher;
         `kl_joint_bias` of `evaluate` says by how much.
         """
-        draws = {name: jnp.asarray(leaf) for name, leaf in self.draws.items()}
+        num = len(next(iter(self.draws.values())))
+        num_groups = min(10, num)
+        draws = {name: jnp.asarray(leaf[: num - num % num_groups]) for name, leaf in self.draws.items()}
         posterior = Finite.equal(Partial(read_logits, self.problem.model), draws)
-        return replace(posterior, num_groups=10)
+        return replace(posterior, num_groups=num_groups)
 
 
 def _plain(described: dict[str, Any], kind: type) -> dict[str, Any]:
@@ -125,8 +133,11 @@ def default_store() -> Path:
 
 def file_name(problem: Problem, settings: str) -> str:
     """The file of a reference: the problem in words, and a hash of the settings."""
-    words = re.sub(r"[^\w.+-]+", "_", problem.name)
-    return f"{words}_{config_hash(settings)}.npz"
+    return f"{_words(problem)}_{config_hash(settings)}.npz"
+
+
+def _words(problem: Problem) -> str:
+    return re.sub(r"[^\w.+-]+", "_", problem.name)
 
 
 def save(reference: Reference, path: Path) -> None:
@@ -194,10 +205,20 @@ def _read_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, np.ndarray]
 
 
 def references(store: str | os.PathLike[str] | None = None) -> pd.DataFrame:
-    """The table of references: the shipped ones (all of `2d` with T up to 100) and those in the store."""
+    """The table of references: the shipped ones (all of `2d` with T up to 100) and those in the store.
+
+    `origin` says which: "shipped" ones can be compared to, of "shipped, scores only" there is this row.
+    """
     import pandas as pd
 
-    tables = [pd.read_csv(str(TABLE)).assign(origin="shipped")]
+    shipped = pd.read_csv(str(TABLE))
+    whole = {path.name for path in Path(str(SHIPPED)).iterdir()}
+    names = [
+        f"{_words(named_problem(name))}_{settings}.npz"
+        for name, settings in zip(shipped.problem, shipped.settings, strict=True)
+    ]
+    origin = ["shipped" if name in whole else "shipped, scores only" for name in names]
+    tables = [shipped.assign(origin=origin)]
     rows = []
     for path in stored_files(store):
         try:
@@ -259,7 +280,8 @@ def reference(
     """The reference posterior of a problem: a shipped one, or the store's, or, if asked, a new one.
 
     Args:
-        problem: a problem or its name. store: a directory; `default_store()` if None.
+        problem: a problem or its name. store: a directory, which is then looked into first;
+            `default_store()` if None.
         method: NUTS with other settings than four chains of 500 + 500.
         build: whether to build it (about ten seconds at T = 10) where there is none.
         jobs: processes that build.
@@ -272,13 +294,13 @@ def reference(
     settings = config_text(method or NUTS(), Evaluation())
     name = file_name(problem, settings)
     shipped, stored = Path(str(SHIPPED / name)), Path(store or default_store()) / name
-    for path in (shipped, stored):
+    for path in (shipped, stored) if store is None else (stored, shipped):
         if path.exists():
             return load(path)
     if not build:
         raise UsageError(
-            f"there is no reference of {problem.name} in {stored.parent}; build it with "
-            f"pt.reference({problem.name!r}, build=True) or "
+            f"there is no reference of {problem.name} in {stored.parent}, and the package has no draws of it; "
+            f"build it with pt.reference({problem.name!r}, build=True) or "
             f"`pp-testbed reference build --problem {problem.name}`"
         )
     build_references([problem], store=store, method=method, jobs=jobs)
@@ -325,6 +347,7 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
     flat = reference.values.reshape(-1, *reference.values.shape[2:])
     spread = flat.std(axis=0)
     kept = np.asarray(probe_values(reference.posterior, inputs))
+    at_kept = flat[:: reference.thinning][: len(kept)]
     method, problem = reference.method, reference.problem
     target = method.target(problem.draw()[0])
     chain = problem.seed % method.num_chains
@@ -348,7 +371,7 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
             np.isclose(reference.terms[name].mean(), getattr(reference.scores, name), rtol=1e-4)
             for name in ("kl_marginal", "kl_joint", "kl_dyadic")
         ),
-        draws_agree=bool((np.abs(kept - flat[:: reference.thinning]) < 1e-2 * spread).all()),
+        draws_agree=bool((np.abs(kept - at_kept) < 1e-2 * spread).all()),
         repeated=num_draws if same_draws.all() else int(same_draws.argmin()),
         of=num_draws,
         same_versions=reference.versions == _versions(),
@@ -377,6 +400,8 @@ def build_references(
     create_directory(directory / "pieces", "references")
     bar = Progress(progress)
     paths = [directory / file_name(problem, settings) for problem in problems]
+    for path in filter(Path.exists, paths):
+        _about(path)  # a damaged one is said at once, not after an hour
     missing = [problem for problem, path in zip(problems, paths, strict=True) if not path.exists()]
     for path in paths:
         if path.exists():  # a build killed at its very end may have left its pieces

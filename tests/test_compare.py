@@ -100,7 +100,7 @@ def test_independent_halves_of_the_reference_are_the_same_posterior(reference):
 
 
 def test_what_cannot_be_compared_is_said(reference):
-    with pytest.raises(pt.UsageError, match="takes a posterior and a reference .* not str and Reference"):
+    with pytest.raises(pt.UsageError, match=r"takes a posterior and a reference .* not str and Reference"):
         pt.compare("mlp", reference)
     other = pt.problem(num_train=3)
     chains = pt.NUTS(num_chains=1, warmup=2, num_draws=2, max_depth=1).fit(jax.random.key(0), other.draw()[0])

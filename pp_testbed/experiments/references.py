@@ -299,7 +299,7 @@ def reference(
             return load(path)
     if not build:
         raise UsageError(
-            f"there is no reference of {problem.name} in {stored.parent}, and the package has no draws of it; "
+            f"there is no reference of {problem.name} in {stored.parent}, and the package has no draws; "
             f"build it with pt.reference({problem.name!r}, build=True) or "
             f"`pp-testbed reference build --problem {problem.name}`"
         )

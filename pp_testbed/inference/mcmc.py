@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import blackjax
 import jax
@@ -33,11 +32,8 @@ from pp_testbed.models.base import (
     sample_latents,
 )
 
-if TYPE_CHECKING:
-    from blackjax.types import PRNGKey
-
 Stats = dict[str, Array]
-Step = Callable[["PRNGKey", Any], tuple[Any, Stats]]
+Step = Callable[[Array, Any], tuple[Any, Stats]]
 TYPICAL_GRADIENTS = 100  # per draw of NUTS on the testbed, for progress bars
 
 
@@ -61,34 +57,22 @@ class Target(NamedTuple):
 
     def start(self, key: Array) -> Array:
         """A draw of the prior, [P]."""
-        data = self.task.x, self.task.y
-        return self._flat(sample_latents(self.model, *data, key))
+        return ravel_pytree(self._draw(key))[0]
 
     def latents(self, position: Array) -> Params:
         """The latent sites, constrained, of a flat vector."""
-        data = self.task.x, self.task.y
-        values = constrain_fn(self.model, data, {}, self._unravel(position))
-        return {name: values[name] for name in self._shapes()}
+        values = constrain_fn(self.model, (self.task.x, self.task.y), {}, self._unravel(position))
+        return {name: values[name] for name in jax.eval_shape(self._draw, jax.random.key(0))}
 
-    def _flat(self, latents: Params) -> Array:
+    def _draw(self, key: Array) -> Params:
+        """A draw of the prior, each site on the real line."""
         data = self.task.x, self.task.y
-        return ravel_pytree(unconstrain_fn(self.model, data, {}, latents))[0]
-
-    def _shapes(self) -> Any:
-        data = self.task.x, self.task.y
-        return jax.eval_shape(partial(sample_latents, self.model), *data, jax.random.key(0))
+        return unconstrain_fn(self.model, data, {}, sample_latents(self.model, *data, key))
 
     def _unravel(self, position: Array) -> Params:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._unconstrained_shapes())
+        shapes = jax.eval_shape(self._draw, jax.random.key(0))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return ravel_pytree(zeros)[1](position)
-
-    def _unconstrained_shapes(self) -> Any:
-        data = self.task.x, self.task.y
-
-        def unconstrained(key: Array) -> Params:
-            return unconstrain_fn(self.model, data, {}, sample_latents(self.model, *data, key))
-
-        return jax.eval_shape(unconstrained, jax.random.key(0))
 
 
 @jax.tree_util.register_dataclass

@@ -314,9 +314,7 @@ def reference_show(
         from pp_testbed.experiments.references import reference
 
         found = reference(problem, store=store)
-        verdict = (
-            "converged" if found.converged else "not converged: " + "; ".join(found.diagnostics.failures)
-        )
+        verdict = found.diagnostics.verdict
         typer.echo(f"{found.problem.name}  {verdict}\n{found.path}\n\n{found.scores}\n\n{found.diagnostics}")
         typer.echo(f"\n{found.seconds:.0f} s of chains; {json.dumps(found.versions)}\n{found.settings}")
 

@@ -17,7 +17,7 @@ import numpy as np
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import probe_inputs
 from pp_testbed.evaluation.evaluator import terms_of
-from pp_testbed.inference.base import sampled
+from pp_testbed.inference.base import as_posterior, log_weights_of
 from pp_testbed.models.base import Array
 
 POINTS = 250  # functions of each posterior in the two-sample tests, far enough apart to be independent
@@ -111,15 +111,13 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
             f"the reference of {reference.problem.name} has not converged "
             f"({'; '.join(reference.diagnostics.failures)}): nothing is compared to it"
         )
-    if callable(posterior) and not hasattr(posterior, "logits"):
-        posterior = sampled(posterior)
+    posterior = as_posterior(posterior)
     key_draws, key_tests = jax.random.split(jax.random.key(0) if key is None else key)
     problem = reference.problem
     terms, _ = terms_of(posterior, problem.environment, problem.keys.evaluate, reference.evaluation)
     logits = posterior.logits(key_draws, probe_inputs(problem.model), 1000)
     values = np.asarray(logits[..., 1:] - logits[..., :1], dtype=np.float64)
-    log_weights = getattr(posterior, "log_weights", None)
-    weights = np.full(len(values), 1 / len(values)) if log_weights is None else np.exp(log_weights)
+    weights = np.exp(np.asarray(log_weights_of(posterior, len(values)), dtype=np.float64))
     exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])
     return Comparison(
         **_paired(terms, reference.terms),

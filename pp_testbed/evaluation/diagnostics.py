@@ -100,10 +100,14 @@ class Diagnostics:
         """Whether a reference may be made of these chains."""
         return not self.failures
 
+    @property
+    def verdict(self) -> str:
+        """Whether they converged and, if not, why, in words."""
+        return "converged" if self.converged else "not converged: " + "; ".join(self.failures)
+
     def __str__(self) -> str:
         lines = [f"{name:<13} {value:.4g}" for name, value in asdict(self).items()]
-        verdict = "converged" if self.converged else "not converged: " + "; ".join(self.failures)
-        return "\n".join([*lines, verdict])
+        return "\n".join([*lines, self.verdict])
 
     def asdict(self) -> dict[str, Any]:
         """The diagnostics as a row of a table, the verdict included."""

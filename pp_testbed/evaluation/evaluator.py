@@ -18,7 +18,7 @@ from jax.scipy.special import logsumexp
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import joint
-from pp_testbed.inference.base import Finite, Posterior, Sampled, sampled
+from pp_testbed.inference.base import Finite, Posterior, Sampled, as_posterior, log_weights_of
 from pp_testbed.models.base import Array, Environment
 
 NUM_BINS = 10  # of confidence, for the expected calibration error
@@ -314,8 +314,7 @@ def terms_of(
     posterior: Posterior, environment: Environment, key: Array, config: Evaluation
 ) -> tuple[Terms, int]:
     """As `score_inputs`, for any posterior; and how many functions were in the mixture."""
-    if callable(posterior) and not hasattr(posterior, "logits"):
-        posterior = sampled(posterior)
+    posterior = as_posterior(posterior)
     if not isinstance(posterior, Finite | Sampled):
         return _plain_terms(posterior, environment, key, config)
     terms = score_inputs(posterior.without_history(), environment, key, config=config)
@@ -337,7 +336,6 @@ def _plain_terms(
     x, key_labels, key_draws = _randomness(key, environment, config)
     num_classes = environment.model.num_classes
     is_finite = getattr(posterior, "is_finite", False)
-    given_weights = getattr(posterior, "log_weights", None)
     inputs_at_once = HOST_CHUNK // (num_classes * (100 if is_finite else config.num_draws))
     step = max(1, inputs_at_once // config.width) * config.width
     num_groups = 1 if is_finite else config.num_groups
@@ -347,9 +345,7 @@ def _plain_terms(
         logits = posterior.logits(key_draws, inputs, config.num_draws)
         num_draws = logits.shape[0]
         _check_plain(logits, is_finite, num_classes, config)
-        log_weights = jnp.full(num_draws, -jnp.log(num_draws))
-        if given_weights is not None:
-            log_weights = jnp.asarray(given_weights, dtype=jnp.float32)
+        log_weights = log_weights_of(posterior, num_draws)
         if log_weights.shape != (num_draws,):
             raise UsageError(f"there are {len(log_weights)} weights for {num_draws} draws")
         truth = environment.logits(inputs)

@@ -106,9 +106,26 @@ def make_batches(cells: Sequence[Cell]) -> Iterator[Batch]:
         groups.setdefault(_program_of(cell), []).append(cell)
     for program, members in enumerate(groups.values()):
         method = members[0].method
-        size = max(1, NETWORKS_AT_ONCE // method.networks) if is_batched(method) else 1
+        size = problems_at_once(method)
         for start in range(0, len(members), size):
             yield Batch(tuple(members[start : start + size]), size, program, start == 0)
+
+
+def problems_at_once(method: Any) -> int:
+    """How many problems one program of a method holds."""
+    return max(1, NETWORKS_AT_ONCE // method.networks) if is_batched(method) else 1
+
+
+def map_problems(function: Any, arguments: tuple[Any, ...]) -> Any:
+    """`function` of one problem's arguments, mapped over the leading axis of all leaves.
+
+    Not by vmap where there is one problem: a vmap of one still takes both sides of every condition,
+    which doubles the cost of a sampler.
+    """
+    if len(jax.tree.leaves(arguments)[0]) > 1:
+        return jax.vmap(function)(arguments)
+    alone = function(jax.tree.map(lambda leaf: leaf[0], arguments))
+    return jax.tree.map(lambda leaf: leaf[None], alone)
 
 
 def is_batched(method: Any) -> bool:
@@ -166,14 +183,11 @@ def one_line(error: BaseException) -> str:
 
 @jax.jit
 def _fit(methods: Any, keys: Any, tasks: Any) -> Any:
-    def fit(method: Any, key: Any, task: Any) -> Any:
+    def fit(arguments: tuple[Any, Any, Any]) -> Any:
+        method, key, task = arguments
         return method.fit(key, task)
 
-    if len(keys) > 1:
-        return jax.vmap(fit)(methods, keys, tasks)
-    # A vmap of one still takes both sides of every condition, which doubles the cost of a sampler.
-    alone = jax.tree.map(lambda leaf: leaf[0], (methods, keys, tasks))
-    return jax.tree.map(lambda leaf: leaf[None], fit(*alone))
+    return map_problems(fit, (methods, keys, tasks))
 
 
 def _run_together(batch: Batch, config: Evaluation, programs: Programs) -> list[dict[str, Any]]:

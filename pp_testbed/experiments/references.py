@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -38,7 +37,7 @@ from pp_testbed.experiments.problems import Problem, Suite
 from pp_testbed.experiments.problems import problem as named_problem
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
-from pp_testbed.experiments.store import create_directory, write_whole
+from pp_testbed.experiments.store import create_directory, file_words, write_whole
 from pp_testbed.inference.base import Finite
 from pp_testbed.inference.mcmc import NUTS, Chains
 from pp_testbed.models.base import read_logits
@@ -86,9 +85,9 @@ class Reference:
     path: str = ""
 
     def __repr__(self) -> str:
-        verdict = "converged" if self.converged else "not converged: " + "; ".join(self.diagnostics.failures)
         chains, draws = self.values.shape[:2]
         score = f"d¹⁰ = {self.scores.kl_joint:.4f} ± {self.scores.kl_joint_stderr:.4f}"
+        verdict = self.diagnostics.verdict
         return f"Reference({self.problem.name}, {chains} chains of {draws} draws, {verdict}, {score})"
 
     @property
@@ -133,11 +132,7 @@ def default_store() -> Path:
 
 def file_name(problem: Problem, settings: str) -> str:
     """The file of a reference: the problem in words, and a hash of the settings."""
-    return f"{_words(problem)}_{config_hash(settings)}.npz"
-
-
-def _words(problem: Problem) -> str:
-    return re.sub(r"[^\w.+-]+", "_", problem.name)
+    return f"{file_words(problem.name)}_{config_hash(settings)}.npz"
 
 
 def save(reference: Reference, path: Path) -> None:
@@ -214,8 +209,8 @@ def references(store: str | os.PathLike[str] | None = None) -> pd.DataFrame:
     shipped = pd.read_csv(str(TABLE))
     whole = {path.name for path in Path(str(SHIPPED)).iterdir()}
     names = [
-        f"{_words(named_problem(name))}_{settings}.npz"
-        for name, settings in zip(shipped.problem, shipped.settings, strict=True)
+        f"{file_words(problem)}_{settings}.npz"
+        for problem, settings in zip(shipped.problem, shipped.settings, strict=True)
     ]
     origin = ["shipped" if name in whole else "shipped, scores only" for name in names]
     tables = [shipped.assign(origin=origin)]
@@ -402,11 +397,9 @@ def build_references(
     paths = [directory / file_name(problem, settings) for problem in problems]
     for path in filter(Path.exists, paths):
         _about(path)  # a damaged one is said at once, not after an hour
+        for piece in (directory / "pieces").glob(f"{path.stem}_*"):
+            piece.unlink(missing_ok=True)  # left by a build that was killed at its very end
     missing = [problem for problem, path in zip(problems, paths, strict=True) if not path.exists()]
-    for path in paths:
-        if path.exists():  # a build killed at its very end may have left its pieces
-            for piece in (directory / "pieces").glob(f"{path.stem}_*"):
-                piece.unlink(missing_ok=True)
     if len(missing) < len(problems):
         bar.line(f"{len(problems) - len(missing)} of {len(problems)} references are in {directory} already")
     queue = list(_jobs(missing, method))
@@ -455,8 +448,7 @@ def _builder(method: NUTS, directory: Path) -> Callable[[tuple[Problem, int]], N
         path = directory / file_name(problem, settings)
         made_by = config_hash(json.dumps(_versions(), sort_keys=True))  # no chains of mixed versions
         pieces = [
-            directory / "pieces" / f"{path.stem}_{made_by}_chain{chain}.npz"
-            for chain in range(method.num_chains)
+            directory / "pieces" / f"{path.stem}_{made_by}_chain{i}.npz" for i in range(method.num_chains)
         ]
         if not path.exists() and _read_arrays(pieces[chain]) is None:
             _write_arrays(pieces[chain], _run_chain(problem, method, chain, programs))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -26,14 +25,14 @@ import numpy as np
 import pp_testbed
 from pp_testbed.errors import UsageError
 from pp_testbed.experiments import workers
-from pp_testbed.experiments.batch import NETWORKS_AT_ONCE, is_batched, stack
+from pp_testbed.experiments.batch import is_batched, map_problems, problems_at_once, stack
 from pp_testbed.experiments.identity import describe
 from pp_testbed.experiments.problems import Problem
 from pp_testbed.experiments.problems import problem as make_problem
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
-from pp_testbed.experiments.store import create_directory, write_whole
-from pp_testbed.inference.base import Finite, method_name
+from pp_testbed.experiments.store import create_directory, file_words, write_whole
+from pp_testbed.inference.base import Finite, log_weights_of, method_name
 from pp_testbed.models.base import Array, Task
 
 NUM_PROBES = 4
@@ -132,7 +131,7 @@ def sbc(
     missing = [problem for problem, path in paths.items() if _read(path) is None]
     if len(missing) < num_problems:
         bar.line(f"{num_problems - len(missing)} of {num_problems} problems are in {directory} already")
-    size = max(1, NETWORKS_AT_ONCE // made.networks) if is_batched(made) else 1
+    size = problems_at_once(made)
     batches = [missing[i : i + size] for i in range(0, len(missing), size)]
     failures: list[str] = []
 
@@ -196,10 +195,7 @@ def _ranks(method: Any, keys: Any, tasks: Any, environments: Any, inputs: Any) -
         drawn, true = (_quantities(logits, task) for logits in (mixture.values(x), environment.logits(x)))
         return normalised_rank(drawn, true, mixture.log_weights, key_ties, is_complete(posterior))
 
-    arguments = keys, tasks, environments, inputs
-    if len(keys) > 1:
-        return jax.vmap(one)(arguments)
-    return one(jax.tree.map(lambda leaf: leaf[0], arguments))[None]
+    return map_problems(one, (keys, tasks, environments, inputs))
 
 
 def _ranks_alone(method: Any, problem: Problem) -> Array:
@@ -212,10 +208,8 @@ def _ranks_alone(method: Any, problem: Problem) -> Array:
         posterior = thinned(posterior.without_history())
     x = jnp.concatenate([x_probe, task.x])
     logits = posterior.logits(key_draws, x, NUM_RANKS)
-    log_weights = getattr(posterior, "log_weights", None)
-    log_weights = jnp.full(len(logits), -jnp.log(len(logits))) if log_weights is None else log_weights
     drawn, true = (_quantities(values, task) for values in (logits, environment.logits(x)))
-    return normalised_rank(drawn, true, jnp.asarray(log_weights), key_ties, complete)
+    return normalised_rank(drawn, true, log_weights_of(posterior, len(logits)), key_ties, complete)
 
 
 def thinned(mixture: Finite) -> Finite:
@@ -329,8 +323,7 @@ def _identity(made: Any) -> str:
 
 def _file_name(problem: Problem, made: Any) -> str:
     digest = hashlib.sha256(f"{problem.name}\n{_identity(made)}".encode()).hexdigest()[:16]
-    words = re.sub(r"[^\w.+-]+", "_", f"{problem.name}_{method_name(made)}")
-    return f"{words}_{digest}.json"
+    return f"{file_words(problem.name, method_name(made))}_{digest}.json"
 
 
 def _write(path: Path, problem: Problem, made: Any, ranks: np.ndarray) -> None:

@@ -48,9 +48,14 @@ def cell_ids(frame: pd.DataFrame) -> list[str]:
     return [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
 
 
+def file_words(*texts: str) -> str:
+    """Texts as a part of a file's name, for people."""
+    return "_".join(re.sub(r"[^\w.+-]+", "_", text) for text in texts)
+
+
 def file_name(row: dict[str, Any]) -> str:
     """The file of a cell; the words are for people, the hash is what counts."""
-    words = "_".join(re.sub(r"[^\w.+-]+", "_", row[key]) for key in ("problem", "method"))
+    words = file_words(row["problem"], row["method"])
     return f"{words[:150]}_{cell_id(row['problem'], row['config_hash'], row['version'])}.parquet"
 
 

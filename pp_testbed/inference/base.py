@@ -242,6 +242,20 @@ def sampled(function: Callable[[Any, np.random.Generator], Any]) -> Plain:
     return Plain(function)
 
 
+def as_posterior(posterior: Any) -> Any:
+    """A posterior; a plain function `(x, rng) -> logits` is taken as by `sampled`."""
+    is_function = callable(posterior) and not hasattr(posterior, "logits")
+    return sampled(posterior) if is_function else posterior
+
+
+def log_weights_of(posterior: Any, num_draws: int) -> Array:
+    """The log weights of a posterior's functions [num_draws], equal where it has none."""
+    given = getattr(posterior, "log_weights", None)
+    if given is None:
+        return jnp.full(num_draws, -jnp.log(num_draws))
+    return jnp.asarray(given, dtype=jnp.float32)
+
+
 def method(name: str, **options: Any) -> Method:
     """A registered method by its name, with some of its hyperparameters changed.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from pp_testbed.errors import UsageError
 from pp_testbed.experiments.sbc import LEVEL, QUANTITIES, Calibration, band, ecdf_gap
+from pp_testbed.inference.base import log_weights_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,8 +38,7 @@ def predictive_fields(problem: Any, posteriors: Mapping[str, Any]) -> Figure:
     fields = {"truth": jax.nn.softmax(problem.environment.logits(x))[:, 1]}
     for title, posterior in posteriors.items():
         logits = posterior.logits(jax.random.key(0), x, 500)
-        weights = getattr(posterior, "log_weights", None)
-        weights = np.full(len(logits), 1.0 / len(logits)) if weights is None else np.exp(weights)
+        weights = jnp.exp(log_weights_of(posterior, len(logits)))
         fields[title] = jnp.einsum("m,mn->n", weights, jax.nn.softmax(logits)[..., 1])
     figure, panels = _panels(len(fields), 2.6)
     x_data, y_data = np.asarray(problem.task.x), np.asarray(problem.task.y)

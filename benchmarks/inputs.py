@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
+from pp_testbed.experiments.aggregate import stderr_of_mean, strata
 from pp_testbed.experiments.store import Store
-from pp_testbed.report.leaderboard import stderr_of_mean, strata
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ line answers at once.
     diagnose(chains), posterior.to_arviz()       whether chains have converged; ArviZ
     sbc(method, num_train=10)                    simulation-based calibration
     run(suite, methods, out="results/")          all of it, as a data frame
+    tune(method), leaderboard(frame), figure(name, frame)
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from pp_testbed.experiments.runner import run as run
     from pp_testbed.experiments.sbc import Calibration as Calibration
     from pp_testbed.experiments.sbc import sbc as sbc
+    from pp_testbed.experiments.tune import Tuning as Tuning
+    from pp_testbed.experiments.tune import tune as tune
     from pp_testbed.inference.base import Finite as Finite
     from pp_testbed.inference.base import Sampled as Sampled
     from pp_testbed.inference.base import finite as finite
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from pp_testbed.report.figures import calibration_ranks as calibration_ranks
     from pp_testbed.report.figures import predictive_fields as predictive_fields
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
+    from pp_testbed.report.paper import figure as figure
 
 _HOME = {
     "UsageError": "errors",
@@ -68,6 +72,7 @@ _HOME = {
     **dict.fromkeys(["Reference", "reference", "references", "verify"], "experiments.references"),
     "run": "experiments.runner",
     **dict.fromkeys(["Calibration", "sbc"], "experiments.sbc"),
+    **dict.fromkeys(["Tuning", "tune"], "experiments.tune"),
     **dict.fromkeys(["Finite", "Sampled", "finite", "method", "sampled"], "inference.base"),
     "NUTS": "inference.mcmc",
     "SVI": "inference.svi",
@@ -76,6 +81,7 @@ _HOME = {
     "GenerativeMLP": "models.mlp",
     **dict.fromkeys(["calibration_ranks", "predictive_fields"], "report.figures"),
     "leaderboard": "report.leaderboard",
+    "figure": "report.paper",
 }
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604
 

@@ -1,4 +1,4 @@
-"""The command line: `pp-testbed run | leaderboard | compare | sbc | reference | methods | suites`.
+"""The command line: `pp-testbed run | leaderboard | figure | tune | compare | sbc | reference | ...`.
 
 Only arguments and output are here; what the commands do is the Python API. Heavy imports happen
 inside the commands, so that `--help` answers at once.
@@ -69,6 +69,9 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a hyperparameter, as in mlp.l2=10.")
 ]
 Seeds = Annotated[str, typer.Option(help="Only these seeds, as in 0-4 or 0,3.")]
+Preset = Annotated[
+    str, typer.Option(help="Defaults of methods: tuned, or paper for those of the publications.")
+]
 StoreOption = Annotated[Path | None, typer.Option("--store", help="The directory of references.")]
 
 
@@ -92,6 +95,7 @@ def run(
     draws: Annotated[
         int | None, typer.Option(min=1, help="Functions drawn from a posterior; 1000 if not given.")
     ] = None,
+    preset: Preset = "tuned",
     baseline: Baseline = "mlp",
     format: Format = "table",
 ) -> None:
@@ -101,7 +105,7 @@ def run(
 
       pp-testbed run
 
-      pp-testbed run --suite 2d --methods mlp,ensemble,ensemble+ --out results/ --jobs 2
+      pp-testbed run --suite 2d --methods mlp,ensemble,ensemble+ --out results/ --preset paper
 
       pp-testbed run --methods mlp,my_method.py:METHOD --set mlp.l2=10 --seeds 0-1 --limit 6
     """
@@ -112,7 +116,7 @@ def run(
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
         problems = _selected(suite, seeds, limit)
-        specs = _specs(methods, settings or [])
+        specs = _specs(methods, settings or [], preset)
         try:
             frame = run_suite(problems, specs, out, jobs=jobs or _cores(), config=_config(inputs, draws))
         except KeyboardInterrupt:
@@ -134,22 +138,123 @@ def leaderboard(
     sbc: Annotated[
         Path | None, typer.Option(help="A directory of `pp-testbed sbc`, whose errors become a column.")
     ] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Show the paper's means over the 210 problems of 2d too.")
+    ] = False,
     format: Format = "table",
 ) -> None:
     """Print the leaderboard of a results directory."""
     with plain_errors():
-        from pp_testbed.experiments.store import Store
-
-        frame = Store(results).read(lambda line: errors.print(_escaped(line)))
-        if frame.empty:
-            raise UsageError(f"there are no results in {results}")
+        frame = _results(results)
         measured: Any = ()
         if sbc is not None:
             from pp_testbed.experiments.sbc import calibrations
 
             measured = calibrations(sbc)
-        _show(frame, tuple(filter(None, by.split(","))), baseline, format, measured)
+        _show(frame, tuple(filter(None, by.split(","))), baseline, format, measured, published)
         _report_failures(frame)
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(help="Which; all are listed below.")],
+    results: Annotated[Path, typer.Argument(help="A results directory.")] = Path("results"),
+    out: Annotated[
+        Path | None, typer.Option(help="The file (.png, .pdf, .svg); NAME.png if not given.")
+    ] = None,
+    baseline: Baseline = "mlp",
+) -> None:
+    """Draw a figure of a results directory.
+
+    Methods: agents, marginal-joint, data, temperature, regimes. Hyperparameters: size, prior, sweep; these
+    need several configurations of a method, such as those that `pp-testbed tune` leaves in tuning/results.
+
+    Examples:
+
+      pp-testbed figure agents results/
+
+      pp-testbed figure sweep tuning/results --out sweep.pdf
+    """
+    with plain_errors():
+        from pp_testbed.report.paper import FIGURES
+        from pp_testbed.report.paper import figure as draw
+
+        if name not in FIGURES:
+            raise unknown("figure", name, FIGURES)
+        path = out or Path(f"{name}.png")
+        _check_figure(path)
+        draw(name, _results(results), baseline).savefig(path, dpi=150)
+        errors.print(f"{_escaped(FIGURES[name].summary)}: {_escaped(path)}")
+
+
+@app.command()
+def tune(
+    method: Annotated[str, typer.Option(help="A name, or my_file.py:NAME.")],
+    suite: Annotated[
+        str, typer.Option(help="A suite; tuned on its grid with the seeds 1000 and 1001.")
+    ] = "2d",
+    sampler: Annotated[str, typer.Option(help="grid, random, tpe or gp.")] = "grid",
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Of the study in all; the whole grid, or 30, if not given.")
+    ] = None,
+    metric: Annotated[str, typer.Option(help="The mean score to minimise.")] = "kl_aggregate",
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid", help="Vary these instead of the method's sweep, as in l2=0.1,1,10; with ; for lists."
+        ),
+    ] = None,
+    study: Annotated[
+        Path | None,
+        typer.Option(help="The study's file, .journal or .db; tuning/METHOD-SAMPLER.journal if not given."),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Put the best options into this JSON file.")] = None,
+    settings: Settings = None,
+    seed: Annotated[int, typer.Option(help="Of the sampler.")] = 0,
+    jobs: Jobs = None,
+    format: Format = "table",
+) -> None:
+    """Tune a method's hyperparameters on problems that are never reported; a study goes on where it was.
+
+    Examples:
+
+      pp-testbed tune --method hypermodel
+
+      pp-testbed tune --method bbb --sampler tpe --trials 30
+
+      pp-testbed tune --method my_method.py:METHOD --grid learning_rate=1e-3,1e-2
+    """
+    with plain_errors():
+        from pp_testbed.experiments.tune import parse_grid
+        from pp_testbed.experiments.tune import tune as find
+
+        if save is not None and not save.parent.is_dir():
+            raise UsageError(f"--save {save}: there is no directory {save.parent}")
+        (spec,) = _specs(method, settings or [])
+        try:
+            found = find(
+                spec,
+                suite=suite,
+                sampler=sampler,
+                trials=trials,
+                metric=metric,
+                study=study,
+                grid=parse_grid(grid or []),
+                seed=seed,
+                jobs=jobs or _cores(),
+            )
+        except KeyboardInterrupt:
+            errors.print("\ninterrupted; run the same command again to go on.")
+            raise
+        _print_table(found.table(), format)
+        best = found.best
+        options = ", ".join(f"{option}={value}" for option, value in best["options"].items())
+        errors.print(
+            f"best on {found.suite}: {_escaped(options or 'the defaults')} with {metric} "
+            f"{best['score']:.4f} ± {best['stderr']:.4f}; {len(found.trials)} trials"
+        )
+        if save is not None:
+            found.save(save)
 
 
 @app.command()
@@ -163,6 +268,7 @@ def sbc(
     ),
     jobs: Jobs = None,
     settings: Settings = None,
+    preset: Preset = "tuned",
     figure: Annotated[Path | None, typer.Option(help="Draw the ranks into this file (.png, .pdf).")] = None,
     format: Format = "table",
 ) -> None:
@@ -189,7 +295,7 @@ def sbc(
                 out=out,
                 jobs=jobs or _cores(),
             )
-            for spec in _specs(method, settings or [])
+            for spec in _specs(method, settings or [], preset)
         ]
         _print_table(pd.DataFrame([calibration.asdict() for calibration in made]), format)
         if figure is not None:
@@ -205,6 +311,7 @@ def compare(
     problem: Annotated[str, typer.Option(help="A problem that has a reference.")] = "2d/T10-rho0.1-s0",
     store: StoreOption = None,
     settings: Settings = None,
+    preset: Preset = "tuned",
     figure: Annotated[Path | None, typer.Option(help="Draw the predictive fields into this file.")] = None,
     format: Format = "table",
 ) -> None:
@@ -227,7 +334,7 @@ def compare(
         exact = reference(problem, store=store)
         keys, task = exact.problem.keys, exact.problem.task
         rows, fields = [{"method": "nuts (reference)", **exact.scores.asdict()}], {}
-        for spec in _specs(methods, settings or []):
+        for spec in _specs(methods, settings or [], preset):
             with errors.status(f"fitting {_escaped(spec.text)}"):
                 posterior = fields[spec.text] = resolve(spec).fit(keys.fit, task)
                 scores = evaluate(posterior, exact.problem, key=keys.evaluate).asdict()
@@ -343,8 +450,10 @@ def reference_verify(
 
 
 @app.command()
-def methods(format: Annotated[str, typer.Option(help="table or json.")] = "table") -> None:
-    """List the methods and the hyperparameters that `--set` changes."""
+def methods(
+    preset: Preset = "tuned", format: Annotated[str, typer.Option(help="table or json.")] = "table"
+) -> None:
+    """List the methods and the hyperparameters that `--set` changes, with their defaults."""
     with plain_errors():
         from dataclasses import fields
 
@@ -352,7 +461,7 @@ def methods(format: Annotated[str, typer.Option(help="table or json.")] = "table
 
         rows = []
         for name, entry in METHODS.items():
-            made: Any = method(name)
+            made: Any = method(name, preset=preset)
             options = {field.name: getattr(made, field.name) for field in fields(made)}
             settable = {
                 option: list(value) if isinstance(value, tuple) else value
@@ -427,7 +536,17 @@ def _numbers(text: str) -> set[int]:
     return numbers
 
 
-def _specs(methods: str, settings: list[str]) -> list[Any]:
+def _results(directory: Path) -> pd.DataFrame:
+    """The results of a directory, of which there must be some."""
+    from pp_testbed.experiments.store import Store
+
+    frame = Store(directory).read(lambda line: errors.print(_escaped(line)))
+    if frame.empty:
+        raise UsageError(f"there are no results in {directory}")
+    return frame
+
+
+def _specs(methods: str, settings: list[str], preset: str = "tuned") -> list[Any]:
     """Methods of the command line with their settings."""
     from pp_testbed.experiments.specs import MethodSpec
 
@@ -441,7 +560,7 @@ def _specs(methods: str, settings: list[str]) -> list[Any]:
         if name not in options:
             raise unknown("method in --set (it is not among --methods)", name, names)
         options[name].append((option, value))
-    return [MethodSpec(name, tuple(options[name])) for name in names]
+    return [MethodSpec(name, tuple(options[name]), preset) for name in names]
 
 
 def _config(inputs: int | None, draws: int | None) -> Any:
@@ -452,12 +571,18 @@ def _config(inputs: int | None, draws: int | None) -> Any:
 
 
 def _show(
-    frame: pd.DataFrame, by: tuple[str, ...], baseline: str, format: str, calibrations: Any = ()
+    frame: pd.DataFrame,
+    by: tuple[str, ...],
+    baseline: str,
+    format: str,
+    calibrations: Any = (),
+    published: bool = False,
 ) -> None:
     from pp_testbed.report.leaderboard import leaderboard as make
     from pp_testbed.report.leaderboard import render
 
-    _print(render(make(frame, by, baseline, calibrations=calibrations), format, baseline))
+    table = make(frame, by, baseline, calibrations=calibrations, published=published)
+    _print(render(table, format, baseline))
 
 
 def _print_table(table: pd.DataFrame, format: str) -> None:

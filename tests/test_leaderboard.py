@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
+from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.sbc import Calibration
 from pp_testbed.experiments.store import frame as make_frame
-from pp_testbed.report.leaderboard import _with_error, paired_ratio, render, stderr_of_mean, strata
+from pp_testbed.report.leaderboard import _with_error, render
 
 
 def results(scores, method="mlp", num_seeds=None, **columns):

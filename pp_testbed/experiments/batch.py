@@ -125,7 +125,7 @@ def map_problems(function: Any, arguments: tuple[Any, ...]) -> Any:
     if len(jax.tree.leaves(arguments)[0]) > 1:
         return jax.vmap(function)(arguments)
     alone = function(jax.tree.map(lambda leaf: leaf[0], arguments))
-    return jax.tree.map(lambda leaf: leaf[None], alone)
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
 
 
 def is_batched(method: Any) -> bool:

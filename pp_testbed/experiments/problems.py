@@ -244,6 +244,7 @@ def _collection(wanted: Any) -> Collection[Any]:
     return wanted if isinstance(wanted, Collection) and not isinstance(wanted, str) else (wanted,)
 
 
+TUNING_SEEDS = (1000, 1001)  # never reported
 GRID_T = (1, 3, 10, 30, 100, 300, 1000)
 GRID_RHO = (0.01, 0.1, 0.5)
 
@@ -289,6 +290,7 @@ SUITES: dict[str, tuple[str, Callable[[], list[Problem]]]] = {
     ),
     "2d-lite": ("the grid of 2d with seeds 0 and 1", lambda: _grid(range(2))),
     "2d": ("the 2-D testbed: 7 sizes, 3 temperatures, 10 seeds", lambda: _grid(range(10))),
+    "2d-tune": ("the grid of 2d with the seeds on which methods are tuned", lambda: _grid(TUNING_SEEDS)),
     "highdim": ("inputs of 2, 10 and 100 dimensions, 1 to 1000 data per dimension", _highdim),
     "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
     "activations": (
@@ -311,3 +313,14 @@ def suite(name: str) -> Suite:
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
     return Suite(name, tuple(SUITES[name][1]()))
+
+
+def tuning_suite(name: str) -> Suite:
+    """The problems that methods are tuned on: those of a suite, with seeds 1000 and 1001 instead.
+
+    >>> tuning_suite("2d")[0].name
+    '2d/T1-rho0.01-s1000'
+    """
+    kinds = dict.fromkeys((problem.model, problem.num_train) for problem in suite(name))
+    problems = tuple(Problem(*kind, seed) for kind in kinds for seed in TUNING_SEEDS)
+    return Suite(name.removesuffix("-tune") + "-tune", problems)

@@ -17,17 +17,20 @@ from pp_testbed.inference.base import METHODS, method, with_options
 class MethodSpec:
     """A method in words, which worker processes resolve for themselves.
 
+    `preset` is as for `inference.base.method`.
+
     >>> MethodSpec("ensemble", (("size", "30"),)).resolve().size
     30
     """
 
     text: str
     options: tuple[tuple[str, str], ...] = ()
+    preset: str = "tuned"
 
     def resolve(self) -> Any:
         options: dict[str, Any] = dict(self.options)
         if self.text in METHODS:
-            return method(self.text, **options)
+            return method(self.text, preset=self.preset, **options)
         path, colon, attribute = self.text.rpartition(":")
         if not colon:
             if self.text.endswith(".py"):

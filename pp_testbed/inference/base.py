@@ -8,10 +8,13 @@ in `METHODS`.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
@@ -22,6 +25,9 @@ from jax.tree_util import Partial
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.models.base import Array, Task, check_inputs
 
+# Sweeps are written as scikit-learn writes grids of parameters: products of values, side by side.
+Sweep = tuple[dict[str, tuple[Any, ...]], ...]
+
 
 class Entry(NamedTuple):
     """Where a registered method lives, what it changes of its class's defaults, and what it is."""
@@ -31,9 +37,11 @@ class Entry(NamedTuple):
     summary: str
 
 
-_MAP = "pp_testbed.inference.map_ensemble"
-_MCMC = "pp_testbed.inference.mcmc"
-_SGMCMC = "pp_testbed.inference.sgmcmc"
+_HERE = "pp_testbed.inference"
+_MAP = f"{_HERE}.map_ensemble"
+_SVI = f"{_HERE}.svi"
+_MCMC = f"{_HERE}.mcmc"
+_SGMCMC = f"{_HERE}.sgmcmc"
 METHODS = {
     "uniform": Entry("pp_testbed.inference.baselines:Uniform", {}, "every class equally likely everywhere"),
     "prior": Entry("pp_testbed.inference.baselines:Prior", {}, "the prior predictive: no data seen"),
@@ -41,16 +49,44 @@ METHODS = {
     "mlp": Entry(f"{_MAP}:Ensemble", {"size": 1}, "one MAP network: training with weight decay"),
     "ensemble": Entry(f"{_MAP}:Ensemble", {}, "MAP networks from many starts"),
     "ensemble+": Entry(f"{_MAP}:EnsemblePlus", {}, "an ensemble with prior functions"),
-    "mean-field": Entry("pp_testbed.inference.svi:MeanField", {}, "VI: independent normals for all weights"),
-    "low-rank": Entry(
-        "pp_testbed.inference.svi:LowRank", {}, "VI: a normal of diagonal + low-rank covariance"
+    "ensemble-ntk": Entry(f"{_HERE}.ntk:EnsembleNTK", {}, "an ensemble with priors of the tangent kernel"),
+    "dropout": Entry(f"{_HERE}.dropout:Dropout", {}, "Monte Carlo dropout"),
+    "bbb": Entry(f"{_HERE}.bbb:BayesByBackprop", {}, "Bayes by backprop: mean-field VI of the agent"),
+    "hypermodel": Entry(
+        f"{_HERE}.hypermodel:Hypermodel", {}, "weights linear in an index, with a prior function"
     ),
+    "epinet": Entry(f"{_HERE}.epinet:Epinet", {}, "an indexed head on the last hidden layer"),
+    "mean-field": Entry(f"{_SVI}:MeanField", {}, "VI: independent normals for all weights"),
+    "rank1": Entry(f"{_SVI}:LowRank", {"rank": 1}, "VI: a normal of diagonal + rank 1 covariance"),
+    "low-rank": Entry(f"{_SVI}:LowRank", {}, "VI: a normal of diagonal + low-rank covariance"),
+    "full-rank": Entry(f"{_SVI}:FullRank", {}, "VI: a normal of any covariance"),
+    "functional-vi": Entry(f"{_HERE}.functional_vi:FunctionalVI", {}, "VI with a KL between functions"),
+    "flow": Entry(f"{_HERE}.subspace:Flow", {}, "VI: a normalizing flow on a subspace of the weights"),
+    "laplace": Entry(f"{_HERE}.laplace:Laplace", {}, "Laplace's method, all weights, linearised"),
+    "laplace-last-layer": Entry(
+        f"{_HERE}.laplace:Laplace", {"subset": "last-layer"}, "Laplace's method on the last layer"
+    ),
+    "swag": Entry(f"{_HERE}.swag:SWAG", {}, "a normal with the moments of SGD's iterates"),
+    "multi-swag": Entry(f"{_HERE}.swag:SWAG", {"size": 10}, "a mixture of ten of them"),
+    "subspace-ess": Entry(f"{_HERE}.subspace:SubspaceSlice", {}, "slice sampling where training went"),
+    "mile": Entry(f"{_HERE}.mile:MILE", {}, "microcanonical Langevin chains from an ensemble's members"),
+    "pathfinder": Entry(f"{_HERE}.variational:Pathfinder", {}, "normals along the paths of L-BFGS"),
+    "svgd": Entry(f"{_HERE}.variational:SVGD", {}, "Stein variational gradient descent"),
+    "deep-kernel": Entry(f"{_HERE}.deep_kernel:DeepKernel", {}, "a Gaussian process on the last layer"),
+    "knn": Entry(f"{_HERE}.nonparametric:Knn", {}, "nearest neighbours"),
+    "random-forest": Entry(f"{_HERE}.nonparametric:RandomForest", {}, "a random forest"),
     "nuts": Entry(f"{_MCMC}:NUTS", {}, "the no-U-turn sampler on the generative model: the exact posterior"),
     "hmc": Entry(f"{_MCMC}:HMC", {}, "Hamiltonian Monte Carlo with trajectories of fixed length"),
     "mala": Entry(f"{_MCMC}:MALA", {}, "Metropolis-adjusted Langevin"),
     "mclmc": Entry(f"{_MCMC}:MCLMC", {}, "microcanonical Langevin Monte Carlo, unadjusted"),
     "elliptical-slice": Entry(f"{_MCMC}:EllipticalSlice", {}, "elliptical slice sampling"),
-    "sgld": Entry(f"{_SGMCMC}:SGLD", {}, "stochastic gradient Langevin dynamics, the paper's sgmcmc"),
+    "sgmcmc": Entry(f"{_SGMCMC}:SGLD", {}, "the paper's agent: SGLD on the agent's network"),
+    "sgld-ensemble": Entry(
+        f"{_SGMCMC}:SGLD",
+        {"num_chains": 10, "num_steps": 20_000, "burn_in": 10_000},
+        "ten short chains of SGLD",
+    ),
+    "sgld": Entry(f"{_SGMCMC}:SGLD", {}, "stochastic gradient Langevin dynamics"),
     "sghmc": Entry(f"{_SGMCMC}:SGHMC", {}, "stochastic gradient Hamiltonian Monte Carlo"),
     "sgnht": Entry(f"{_SGMCMC}:SGNHT", {}, "stochastic gradient Nosé-Hoover thermostat"),
     "csgld": Entry(
@@ -256,18 +292,35 @@ def log_weights_of(posterior: Any, num_draws: int) -> Array:
     return jnp.asarray(given, dtype=jnp.float32)
 
 
-def method(name: str, **options: Any) -> Method:
+def method(name: str, *, preset: str = "tuned", **options: Any) -> Method:
     """A registered method by its name, with some of its hyperparameters changed.
+
+    Args:
+        preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; or
+            "paper", the published defaults (of methods that are not in the paper, their classes').
 
     >>> method("ensemble", size=30).size
     30
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)
+    if preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
     entry = METHODS[name]
     module, attribute = entry.path.split(":")
     made = getattr(import_module(module), attribute)(name=name, **entry.options)
+    if preset == "tuned" and name in tuned():
+        made = with_options(made, tuned()[name]["options"])
     return with_options(made, options)
+
+
+PRESETS = ("tuned", "paper")
+
+
+@cache
+def tuned() -> dict[str, dict[str, Any]]:
+    """What tuning found, by method: `options`, `score`, `stderr`, `metric`, `suite`, `trials`, `version`."""
+    return json.loads(files("pp_testbed").joinpath("data", "tuned.json").read_text())
 
 
 def with_options(made: Any, options: dict[str, Any]) -> Any:

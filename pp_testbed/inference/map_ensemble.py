@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
 from pp_testbed.errors import unknown
-from pp_testbed.inference.base import Finite, check_positive
+from pp_testbed.inference.base import Finite, Sweep, check_positive
 from pp_testbed.inference.svi import fit
 from pp_testbed.models.base import (
     Array,
@@ -42,46 +42,48 @@ BOOTSTRAPS: dict[str, Callable[[Array, int], Array]] = {
 MEMBERS_AT_ONCE = 100  # a larger ensemble would stream its parameters through memory
 
 
-def delta_guide(start: Params) -> Callable[..., None]:
-    """A guide that puts all mass on one point, a parameter for each site of `start`."""
+def delta_guide(start: Params, index: Callable[[], Any] = lambda: None) -> Callable[..., None]:
+    """A guide that puts all mass on one point, a parameter for each site of `start`.
+
+    What `index` samples is sampled too.
+    """
 
     def guide(x: Array, y: Array | None = None) -> None:  # noqa: ARG001
         for name, value in start.items():
             point = numpyro.param(name + "_point", value)
             numpyro.sample(name, dist.Delta(point, event_dim=value.ndim))
+        index()
 
     return guide
 
 
 @pytree_dataclass
-class Ensemble:
-    """Independently trained networks with equal weights; `mlp` is an ensemble of one.
+class Trained:
+    """What the testbed's trained agents share: a network, its weight decay, and Adam.
 
-    Each member minimises mean cross-entropy + c ‖θ‖² with c = l2 √rho d / T, or c = l2 / T where not
-    `adaptive_l2`: the MAP under θ ~ N(0, 1 / (2 c T)). Lakshminarayanan et al., 2017, "Simple and
-    Scalable Predictive Uncertainty Estimation using Deep Ensembles".
+    Training minimises mean cross-entropy + c ‖θ‖² with c = l2 √rho d / T, or c = l2 / T where not
+    `adaptive_l2`: the MAP under θ ~ N(0, 1 / (2 c T)).
 
     Args:
-        size: members. l2: λ. hidden: units of each hidden layer; () is logistic regression.
+        l2: λ. hidden: units of each hidden layer; () is logistic regression.
         num_steps, batch_size, learning_rate: of Adam; the whole data where T <= batch_size.
     """
 
-    size: int = 100
     l2: float = 1.0
     adaptive_l2: bool = True
     hidden: tuple[int, ...] = (50, 50)
     num_steps: int = 1000
     batch_size: int = 100
     learning_rate: float = 1e-3
-    name: str = "ensemble"
+    name: str = ""
 
     def __post_init__(self) -> None:
-        check_positive(self, "size", "num_steps", "batch_size")
+        check_positive(self, "num_steps", "batch_size")
 
     @property
     def networks(self) -> int:
         """How many networks one fit trains together."""
-        return min(self.size, MEMBERS_AT_ONCE)
+        return 1
 
     def agent(self, task: Task) -> AgentMLP:
         """The network and its prior."""
@@ -89,32 +91,79 @@ class Ensemble:
         prior_sd: Any = jnp.sqrt(0.5 / decay)
         return AgentMLP(task.input_dim, task.num_classes, self.hidden, prior_sd)
 
-    def fit(self, key: Array, task: Task) -> Finite:
-        agent = self.agent(task)
-
-        def member(key: Array) -> tuple[Params, Array]:
-            key_start, key_train, _ = jax.random.split(key, 3)
-            return self.train(key_train, agent, agent.start(key_start), task)
-
-        params, losses = map_members(member, key, self.size)
-        return Finite.equal(Partial(AgentMLP.network, agent), params, losses)
-
     def train(
-        self, key: Array, model: Any, start: Params, task: Task, row_weights: Array | None = None
+        self,
+        key: Array,
+        model: Any,
+        start: Params,
+        task: Task,
+        *,
+        index: Callable[[], Any] = lambda: None,
+        particles: int = 1,
+        row_weights: Array | None = None,
     ) -> tuple[Params, Array]:
-        """The MAP of one member, and its loss curve."""
+        """The MAP of the sites of `start`, and the loss curve.
+
+        Args:
+            model: whose sites are those of `start`, and those that `index` samples.
+            index: a program that samples the model's other sites from their prior, over which the
+                loss is averaged, with so many `particles` a step.
+            row_weights: of each row in the likelihood [P]; 1 if None.
+        """
         result = fit(
             key,
             model,
-            delta_guide(start),
+            delta_guide(start, index),
             task,
             optimizer=optax.adam(self.learning_rate),
-            loss=Trace_ELBO(),
+            loss=Trace_ELBO(particles),
             num_steps=self.num_steps,
             batch_size=self.batch_size,
             row_weights=row_weights,
         )
         return {name: result.params[name + "_point"] for name in start}, result.losses
+
+    def train_one(self, key: Array, agent: AgentMLP, task: Task) -> tuple[Params, Array]:
+        """The parameters of one network, trained from a random start, and the loss curve."""
+        key_start, key_train, _ = jax.random.split(key, 3)
+        return self.train(key_train, agent, agent.start(key_start), task)
+
+
+@pytree_dataclass
+class Ensemble(Trained):
+    """Independently trained networks with equal weights; `mlp` is an ensemble of one.
+
+    Lakshminarayanan et al., 2017, "Simple and Scalable Predictive Uncertainty Estimation using Deep
+    Ensembles". Each member is trained as `Trained` says, from its own start.
+
+    Args:
+        size: members.
+
+    Example:
+        >>> Ensemble(size=30, l2=10.0).size
+        30
+    """
+
+    size: int = 100
+    name: str = "ensemble"
+    sweep: ClassVar[Sweep] = (
+        {"l2": tuple(10.0**power for power in range(-4, 3)), "adaptive_l2": (True, False)},
+        {"size": (1, 3, 10, 30, 100)},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "size")
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains together."""
+        return min(self.size, MEMBERS_AT_ONCE)
+
+    def fit(self, key: Array, task: Task) -> Finite:
+        agent = self.agent(task)
+        params, losses = map_members(lambda key: self.train_one(key, agent, task), key, self.size)
+        return Finite.equal(Partial(AgentMLP.network, agent), params, losses)
 
 
 def map_members(member: Callable[[Array], Any], key: Array, size: int) -> Any:
@@ -125,23 +174,29 @@ def map_members(member: Callable[[Array], Any], key: Array, size: int) -> Any:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AdditivePrior:
-    """A network plus a frozen function, a draw of the generative model's prior.
+    """A network plus a frozen function: logits(x) = network(x; θ) + scale · g(x; frozen).
 
-    logits(x) = network(x; θ) + scale · ρ · (the generative model's logits at x, given the draw).
+    Attributes:
+        agent: the network. prior: g, a pytree callable `(frozen, x [N, d]) -> [N, K]`.
+        frozen: what g is given, in training; in `network` it is the draw's own.
     """
 
     agent: AgentMLP
-    prior: Model
+    prior: Partial
     scale: Any
-    frozen: Params | None = None
+    frozen: Any = None
 
     def __call__(self, x: Array, y: Array | None = None) -> Array:
         return observe(self.network({"theta": self.agent.params(), "frozen": self.frozen}, x), y)
 
     def network(self, params: dict[str, Any], x: Array) -> Array:
         """Logits [N, K] at x [N, d]; the frozen part is one of the draw's."""
-        function = self.prior.temperature * read_logits(self.prior, params["frozen"], x)
-        return self.agent.network(params["theta"], x) + self.scale * function
+        return self.agent.network(params["theta"], x) + self.scale * self.prior(params["frozen"], x)
+
+
+def undivided_logits(model: Model, latents: Params, x: Array) -> Array:
+    """The generative network's output [N, K], before it is divided by the temperature."""
+    return model.temperature * read_logits(model, latents, x)
 
 
 @pytree_dataclass
@@ -160,23 +215,38 @@ class EnsemblePlus(Ensemble):
     prior_scale: float = 3.0
     bootstrap: str = "none"
     name: str = "ensemble+"
+    sweep: ClassVar[Sweep] = (
+        {"l2": (0.1, 0.3, 1.0, 3.0, 10.0), "prior_scale": (0.3, 1.0, 3.0)},
+        {"bootstrap": ("none", "bernoulli", "exponential")},
+        {"size": (1, 3, 10, 30, 100)},
+    )
 
     def __post_init__(self) -> None:
-        check_positive(self, "size", "num_steps", "batch_size")
+        super().__post_init__()
         if self.bootstrap not in BOOTSTRAPS:
             raise unknown("bootstrap", self.bootstrap, BOOTSTRAPS)
 
+    def draw_prior(self, key: Array, task: Task, agent: AgentMLP) -> Any:
+        """What makes one prior function."""
+        return sample_latents(task.model, task.x, task.y, key)
+
+    def prior_function(self, task: Task, agent: AgentMLP) -> Partial:
+        """A pytree callable, `(what draw_prior drew, x [N, d]) -> [N, K]`."""
+        return Partial(undivided_logits, task.model)
+
     def fit(self, key: Array, task: Task) -> Finite:
         agent = self.agent(task)
-        model = AdditivePrior(agent, task.model, self.prior_scale / jnp.sqrt(task.temperature))
+        scale = self.prior_scale / jnp.sqrt(task.temperature)
+        model = AdditivePrior(agent, self.prior_function(task, agent), scale)
 
         def member(key: Array) -> tuple[dict[str, Params], Array]:
             key_start, key_train, key_prior = jax.random.split(key, 3)
             key_frozen, key_bootstrap = jax.random.split(key_prior)
-            frozen = sample_latents(task.model, task.x, task.y, key_frozen)
+            frozen = self.draw_prior(key_frozen, task, agent)
             row_weights = BOOTSTRAPS[self.bootstrap](key_bootstrap, task.x.shape[0])
             mine = replace(model, frozen=frozen)
-            theta, losses = self.train(key_train, mine, agent.start(key_start), task, row_weights)
+            start = agent.start(key_start)
+            theta, losses = self.train(key_train, mine, start, task, row_weights=row_weights)
             return {"theta": theta, "frozen": frozen}, losses
 
         params, losses = map_members(member, key, self.size)

@@ -200,7 +200,10 @@ class Sampler:
         return {name: whole.get(name, lambda leaf: leaf[-1])(stats[name]) for name in names}
 
     def fit(self, key: Array, task: Task) -> Chains:
-        target = self.target(task)
+        return self.sample(key, self.target(task))
+
+    def sample(self, key: Array, target: Target) -> Chains:
+        """Chains on any target."""
         # One after another: under vmap all chains would wait for the longest trajectory.
         positions, stats, tuned = jax.lax.map(lambda k: self.chain(k, target), self.chain_keys(key))
         return self.posterior(target, positions, stats, tuned)
@@ -369,8 +372,13 @@ class MCLMC(Sampler):
             raise UsageError(f"{self.name}.warmup={self.warmup}: expected at least 20, to tune L")
 
     def warm_up(self, key: Array, target: Target) -> tuple[Any, Any]:
-        key_start, key_init, key_tune = jax.random.split(key, 3)
-        state = blackjax.mcmc.mclmc.init(target.start(key_start), target.log_density, key_init)
+        key_start, key_tune = jax.random.split(key)
+        return self.tune(key_tune, target, target.start(key_start))
+
+    def tune(self, key: Array, target: Target, position: Array) -> tuple[Any, Any]:
+        """The state after tuning steps from a position [P], and the L and step size that they found."""
+        key_init, key_tune = jax.random.split(key)
+        state = blackjax.mcmc.mclmc.init(position, target.log_density, key_init)
         state, tuned, _ = blackjax.mclmc_find_L_and_step_size(
             mclmc_kernel=blackjax.mcmc.mclmc.build_kernel(),
             num_steps=self.warmup,
@@ -433,7 +441,10 @@ class EllipticalSlice(Sampler):
 
 
 def normal_prior(target: Target) -> tuple[Array, Array]:
-    """Mean [P] and variance [P] of a prior of independent normals; a UsageError for any other."""
+    """Mean [P] and variance [P] of a prior of independent normals; a UsageError for any other.
+
+    Elliptical slice sampling needs it, and so do Laplace's method and subspaces.
+    """
     seeded = handlers.seed(target.model, jax.random.key(0))
     trace = handlers.trace(seeded).get_trace(target.task.x, target.task.y)
     moments: dict[str, tuple[Array, Array]] = {}
@@ -445,7 +456,7 @@ def normal_prior(target: Target) -> tuple[Array, Array]:
             base = base.base_dist
         if type(base).__name__ != "Normal":
             raise UsageError(
-                f"elliptical slice sampling needs normal priors; site {name} is {type(base).__name__}"
+                f"this method needs independent normal priors; site {name} is {type(base).__name__}"
             )
         shape = site["value"].shape
         moments[name] = jnp.broadcast_to(site["fn"].mean, shape), jnp.broadcast_to(site["fn"].variance, shape)

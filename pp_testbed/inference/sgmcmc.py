@@ -9,7 +9,7 @@ with exact transitions are in `mcmc`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import blackjax
 import jax
@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import check_positive, check_within
+from pp_testbed.inference.base import Sweep, check_positive, check_within
 from pp_testbed.inference.mcmc import Chains, Target, check_groups
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
@@ -198,6 +198,13 @@ class SGLD(StochasticGradientSampler):
     momentum: float = 0.0
     preconditioner: str = "none"
     name: str = "sgld"
+    sweep: ClassVar[Sweep] = (
+        {
+            "learning_rate": (1e-4, 5e-4, 1e-3, 5e-3),
+            "prior_variance": (0.05, 0.1, 0.2, 0.3),
+            "momentum": (0.0, 0.9),
+        },
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

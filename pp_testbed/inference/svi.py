@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,15 @@ import optax
 from jax.tree_util import Partial
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO
-from numpyro.infer.autoguide import AutoGuide, AutoLowRankMultivariateNormal, AutoNormal
+from numpyro.infer.autoguide import (
+    AutoGuide,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled, check_positive
+from pp_testbed.inference.base import Sampled, Sweep, check_positive
 from pp_testbed.models.base import (
     Array,
     Params,
@@ -213,18 +218,27 @@ class SVI:
         """How many networks one fit trains together."""
         return self.num_starts * getattr(self.loss, "num_particles", 1)
 
+    @property
+    def guide_program(self) -> Any:
+        """The guide, with the options that it has."""
+        return self.guide
+
+    def loss_for(self, task: Task) -> Any:
+        """The loss, where it depends on the task."""
+        return self.loss
+
     def fit(self, key: Array, task: Task) -> Sampled:
         model = task.model if self.model is None else Partial(self.model)
-        check_sites(model, self.guide, task)
+        check_sites(model, self.guide_program, task)
 
         def start(key: Array) -> Fit:
             return fit(
                 key,
                 model,
-                self.guide,
+                self.guide_program,
                 task,
                 optimizer=self.optimizer(self.learning_rate),
-                loss=self.loss,
+                loss=self.loss_for(task),
                 num_steps=self.num_steps,
                 batch_size=self.batch_size,
             )
@@ -232,7 +246,7 @@ class SVI:
         fits = jax.vmap(start)(jax.random.split(key, self.num_starts))
         final = fits.losses[:, -max(1, self.num_steps // 10) :].mean(axis=1)
         best = jax.tree.map(lambda leaf: leaf[jnp.nanargmin(final)], fits)
-        sampler = Partial(GuideSampler(self.guide), model, best.params, task.x, task.y)
+        sampler = Partial(GuideSampler(self.guide_program), model, best.params, task.x, task.y)
         return Sampled(Partial(read_logits, model), sampler, best.losses)
 
 
@@ -241,10 +255,31 @@ class MeanField(SVI):
     """Independent normal distributions for all weights of the generative model."""
 
     guide: Any = partial(AutoNormal, init_scale=0.1)
+    sweep: ClassVar[Sweep] = ({"learning_rate": (1e-3, 3e-3, 1e-2), "num_steps": (1000, 2000, 5000)},)
 
 
 @pytree_dataclass
-class LowRank(SVI):
-    """A normal distribution of covariance diagonal + low rank (8) for all weights."""
+class LowRank(MeanField):
+    """A normal distribution of covariance diagonal + low rank for all weights.
 
-    guide: Any = partial(AutoLowRankMultivariateNormal, init_scale=0.1, rank=8)
+    Args:
+        rank: of the part that is not diagonal.
+    """
+
+    guide: Any = partial(AutoLowRankMultivariateNormal, init_scale=0.1)
+    rank: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "rank")
+
+    @property
+    def guide_program(self) -> Any:
+        return partial(self.guide, rank=self.rank)
+
+
+@pytree_dataclass
+class FullRank(MeanField):
+    """A normal distribution of any covariance for all weights: millions of parameters, and slow."""
+
+    guide: Any = partial(AutoMultivariateNormal, init_scale=0.1)

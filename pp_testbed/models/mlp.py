@@ -127,17 +127,25 @@ class AgentMLP:
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
         return observe(self.network(self.params(), x), y, num_train)
 
-    def params(self) -> Params:
-        """Declare the weights and biases as sites."""
+    def params(self, prefix: str = "") -> Params:
+        """Declare the weights and biases as sites; all names start with `prefix`."""
         params = {}
         for layer, shape in enumerate(layer_shapes(self.input_dim, self.hidden, self.num_classes)):
-            params[f"w{layer}"] = _normal(f"w{layer}", shape, self.prior_sd)
-            params[f"b{layer}"] = _normal(f"b{layer}", shape[1:], self.prior_sd)
+            for name, size in [(f"{prefix}w{layer}", shape), (f"{prefix}b{layer}", shape[1:])]:
+                params[name] = _normal(name, size, self.prior_sd)
         return params
 
     def network(self, params: Params, x: Array) -> Array:
         """Logits [N, K] at x [N, d]."""
         return mlp(params, x, self.activation)
+
+    def features(self, params: Params, x: Array) -> Array:
+        """The last hidden layer [N, units] at x [N, d]; x itself where there is none."""
+        depth = len(self.hidden)
+        if depth == 0:
+            return x
+        below = {name: value for name, value in params.items() if int(name[1:]) < depth}
+        return ACTIVATIONS[self.activation](mlp(below, x, self.activation))
 
     def start(self, key: Array) -> Params:
         """Where training starts: truncated normal weights, zero biases."""

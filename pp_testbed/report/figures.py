@@ -40,9 +40,9 @@ def predictive_fields(problem: Any, posteriors: Mapping[str, Any]) -> Figure:
         logits = posterior.logits(jax.random.key(0), x, 500)
         weights = jnp.exp(log_weights_of(posterior, len(logits)))
         fields[title] = jnp.einsum("m,mn->n", weights, jax.nn.softmax(logits)[..., 1])
-    figure, panels = _panels(len(fields), 2.6)
+    figure, axes = panels(len(fields), 2.6)
     x_data, y_data = np.asarray(problem.task.x), np.asarray(problem.task.y)
-    for panel, (title, field) in zip(panels, fields.items(), strict=True):
+    for panel, (title, field) in zip(axes, fields.items(), strict=True):
         image = panel.imshow(
             np.asarray(field).reshape(RESOLUTION, RESOLUTION),
             origin="lower",
@@ -56,15 +56,15 @@ def predictive_fields(problem: Any, posteriors: Mapping[str, Any]) -> Figure:
         panel.set(
             title=title, xlim=(-EXTENT, EXTENT), ylim=(-EXTENT, EXTENT), xticks=[-2, 0, 2], yticks=[-2, 0, 2]
         )
-    figure.colorbar(image, ax=panels, label="p(y = 1 | x)", shrink=0.8)
+    figure.colorbar(image, ax=axes, label="p(y = 1 | x)", shrink=0.8)
     figure.suptitle(problem.name, fontsize=10)
     return figure
 
 
 def calibration_ranks(calibrations: Sequence[Calibration]) -> Figure:
     """ECDF of the normalised ranks minus the uniform's, in the simultaneous band, per method."""
-    figure, panels = _panels(len(calibrations), 2.9)
-    for panel, calibration in zip(panels, calibrations, strict=True):
+    figure, axes = panels(len(calibrations), 2.9)
+    for panel, calibration in zip(axes, calibrations, strict=True):
         # All quantities together stay inside their bands with probability LEVEL.
         z, lower, upper = band(len(calibration.ranks), 1.0 - (1.0 - LEVEL) / len(QUANTITIES))
         panel.fill_between(z, lower, upper, color="0.85", step="mid", label=f"{LEVEL:.0%} band")
@@ -79,17 +79,23 @@ def calibration_ranks(calibrations: Sequence[Calibration]) -> Figure:
             fontsize=9,
         )
         panel.set_xlabel("normalised rank")
-    panels[0].set_ylabel("ECDF − uniform")
-    handles, labels = panels[0].get_legend_handles_labels()
+    axes[0].set_ylabel("ECDF − uniform")
+    handles, labels = axes[0].get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    panels[0].legend(unique.values(), unique.keys(), fontsize=7)
+    axes[0].legend(unique.values(), unique.keys(), fontsize=7)
     return figure
 
 
-def _panels(number: int, side: float) -> tuple[Figure, Any]:
+def panels(
+    number: int, side: float, height: float | None = None, columns: int | None = None, sharey: bool = True
+) -> tuple[Figure, Any]:
+    """A figure of so many panels, `side` inches wide and `height` high, in rows of `columns`: [panels]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(side * number + 0.8, side + 0.5), layout="constrained")
+    columns = columns or number
+    rows = -(-number // columns)
+    size = side * columns + 0.8, (height or side) * rows + 0.5
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, np.atleast_1d(figure.subplots(1, number, sharey=True))
+    return figure, figure.subplots(rows, columns, sharey=sharey, squeeze=False).ravel()

@@ -15,6 +15,7 @@ import pandas as pd
 
 from pp_testbed.errors import unknown
 from pp_testbed.evaluation.evaluator import Evaluation
+from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.references import references
 from pp_testbed.experiments.store import OK
@@ -29,6 +30,16 @@ COLUMNS = {
     "fit_seconds": "fit [s]",
 }
 OPTIONAL = {"excess_kl_joint": "d¹⁰ − NUTS"}  # columns that are shown where there is something in them
+# Osband et al., 2022: means over 210 problems of the same grid, other environments.
+PUBLISHED = {
+    "mlp": {"kl_marginal": 0.129, "kl_joint": 1.367},
+    "ensemble": {"kl_marginal": 0.128, "kl_joint": 1.356},
+    "dropout": {"kl_marginal": 0.128, "kl_joint": 1.347},
+    "bbb": {"kl_marginal": 0.129, "kl_joint": 1.375},
+    "hypermodel": {"kl_marginal": 0.130, "kl_joint": 1.107},
+    "ensemble+": {"kl_marginal": 0.129, "kl_joint": 1.015},
+    "sgmcmc": {"kl_marginal": 0.122, "kl_joint": 0.947},
+}
 FORMATS = ("table", "csv", "markdown", "latex", "json")
 
 
@@ -39,6 +50,7 @@ def leaderboard(
     *,
     references: pd.DataFrame | None = None,
     calibrations: Sequence[tuple[str, Any]] = (),
+    published: bool = False,
 ) -> pd.DataFrame:
     """One row per method (and per group of `by`), best joint score first.
 
@@ -54,6 +66,7 @@ def leaderboard(
         baseline: the method in the denominator of the ratio.
         references: the table of `pt.references()`, which is read if this is None.
         calibrations: what `experiments.sbc.calibrations` read; they become a column.
+        published: whether to add what the paper reports of its agents.
     """
     frame = without_superseded(frame)
     frame = frame.assign(
@@ -72,7 +85,8 @@ def leaderboard(
         reference = group[(group.method == baseline) & (group.status == OK)]
         for method, cells in group.groupby("method", sort=False):
             head = dict(zip(by, values, strict=True)) | {"method": method}
-            rows.append(head | _summary(cells, reference))
+            paper = PUBLISHED.get(str(method).partition(" (")[0], {})
+            rows.append(head | _summary(cells, reference) | _published(paper if published else {}))
     table = pd.DataFrame(rows)
     return table.sort_values([*by, "kl_joint"], ignore_index=True)
 
@@ -97,16 +111,35 @@ def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
     return row
 
 
-def exact_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Series:
-    """kl_joint of the reference of each row's problem, on the same inputs; NaN where there is none."""
+def _published(paper: dict[str, float]) -> dict[str, float]:
+    """What the paper says of a method: scores and the ratio to its mlp."""
+    ratio = {"ratio": paper["kl_joint"] / PUBLISHED["mlp"]["kl_joint"]} if paper else {}
+    scores = paper | ratio
+    return {
+        f"published_{name}": scores.get(name, float("nan")) for name in ("kl_marginal", "kl_joint", "ratio")
+    }
+
+
+def exact_cells(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The references of the problems of these results that were scored on the same inputs."""
     if table is None:
         table = references()
     # Only references of the default settings: a store may hold others.
     is_default = table.settings == config_hash(config_text(NUTS(), Evaluation()))
-    exact = table[table.converged.astype(bool) & is_default].drop_duplicates("problem").set_index("problem")
-    scored_alike = describe(Evaluation())
-    is_alike = frame.config.map(lambda config: json.loads(config).get("evaluation") == scored_alike)
-    return frame.problem.map(exact.kl_joint).where(is_alike).astype(float)
+    exact = table[table.converged.astype(bool) & is_default].drop_duplicates("problem")
+    return exact[exact.problem.isin(frame.problem[is_scored_alike(frame)])]
+
+
+def exact_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Series:
+    """kl_joint of the reference of each row's problem, on the same inputs; NaN where there is none."""
+    exact = exact_cells(frame, table).set_index("problem")
+    return frame.problem.map(exact.kl_joint).where(is_scored_alike(frame)).astype(float)
+
+
+def is_scored_alike(frame: pd.DataFrame) -> pd.Series:
+    """Which results were scored on the inputs of the references: those of the default evaluation."""
+    default = describe(Evaluation())
+    return frame.config.map(lambda config: json.loads(config).get("evaluation") == default)
 
 
 def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, Any]]) -> pd.Series:
@@ -117,42 +150,6 @@ def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, An
     means = {config: float(np.mean(values)) for config, values in errors.items()}
     methods = frame.config.map(lambda config: json.dumps(json.loads(config).get("method"), sort_keys=True))
     return methods.map(means).astype(float)
-
-
-def strata(cells: pd.DataFrame) -> pd.Series:
-    """What a problem is but for its seed."""
-    return cells.problem.str.rsplit("-s", n=1).str[0]
-
-
-def stderr_of_mean(values: pd.Series, stratum: pd.Series) -> float:
-    """Standard error of the mean of values, where only variation within a stratum is chance.
-
-    sqrt(sum_s n_s var_s) / n. A stratum of one value is given the mean variance of the others; where
-    all are of one, the error is that of a simple sample, and NaN for a single value.
-    """
-    if len(values) < 2:
-        return float("nan")
-    groups = values.groupby(stratum)
-    variances = groups.var()
-    if variances.isna().all():
-        return float(values.sem())
-    variances = variances.fillna(variances.mean())
-    return float(np.sqrt((groups.count() * variances).sum()) / len(values))
-
-
-def paired_ratio(cells: pd.DataFrame, reference: pd.DataFrame) -> tuple[float, float]:
-    """Ratio of mean kl_joint on common problems, r = mean a / mean b, and its standard error.
-
-    The delta method: the error of r is that of mean(a - r b), divided by mean b.
-    """
-    columns = ["problem", "kl_joint"]
-    both = cells[columns].merge(reference[columns], on="problem", suffixes=("", "_baseline"))
-    if both.empty:
-        return float("nan"), float("nan")
-    base = both.kl_joint_baseline.mean()
-    ratio = both.kl_joint.mean() / base
-    residual = both.kl_joint - ratio * both.kl_joint_baseline
-    return ratio, stderr_of_mean(residual, strata(both)) / base
 
 
 def method_labels(frame: pd.DataFrame) -> pd.Series:
@@ -225,6 +222,12 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
     columns = dict(COLUMNS) | {"ratio": f"d¹⁰ / {baseline}"}
     optional = OPTIONAL | {"calibration_error": "SBC error"}
     columns |= {name: head for name, head in optional.items() if table[name].notna().any()}
+    published = {
+        "published_kl_marginal": "paper: d¹",
+        "published_kl_joint": "paper: d¹⁰",
+        "published_ratio": f"paper: d¹⁰ / {baseline}",
+    }
+    columns |= {name: head for name, head in published.items() if table[name].notna().any()}
     groups = list(table.columns[: table.columns.get_loc("problems")])
     heads = [*groups, "problems", *columns.values()]
     rows = []
@@ -232,7 +235,7 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
         cells = [_text(row[group]) for group in groups]
         failed = f" (+{row['failed']} failed)" if row["failed"] else ""
         cells.append(f"{row['problems']}{failed}")
-        cells += [_with_error(row[name], row[name + "_stderr"]) for name in columns]
+        cells += [_with_error(row[name], row.get(name + "_stderr", float("nan"))) for name in columns]
         rows.append(cells)
     return heads, rows, [head != "method" for head in heads]
 

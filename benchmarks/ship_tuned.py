@@ -1,0 +1,71 @@
+"""Tune every method and put the best options into the package's `tuned.json`; resumable, some 80 minutes.
+
+Usage: python benchmarks/ship_tuned.py tuning/ [METHOD ...]
+
+Expensive methods are tuned on part of their sweep, or with options held that make them cheaper, both of
+which `tuned.json` records. Not tuned: samplers of the exact posterior, which have nothing to tune but
+their cost, and `full-rank`, whose fit of one problem takes minutes.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from pp_testbed.errors import UsageError
+from pp_testbed.experiments.specs import MethodSpec
+from pp_testbed.experiments.tune import tune
+
+SHORT_CHAIN = {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}
+STUDIES = {
+    "mlp": {},
+    "dropout": {"sampler": "tpe", "trials": 24},
+    "bbb": {"sampler": "tpe", "trials": 24},
+    "hypermodel": {},
+    "ensemble": {"held": {"size": "30"}},
+    "ensemble+": {"held": {"size": "30"}},
+    "sgmcmc": {
+        "held": SHORT_CHAIN,
+        "grid": {"learning_rate": [1e-4, 5e-4], "prior_variance": [0.1, 0.2, 0.3]},
+    },
+    "knn": {},
+    "random-forest": {},
+    "deep-kernel": {},
+    "epinet": {},
+    "swag": {},
+    "multi-swag": {"grid": {"sgd_rate": [1e-3, 1e-2, 1e-1], "scale": [1.0, 3.0]}},
+    "laplace-last-layer": {},
+    "laplace": {"grid": {"prior_precision": ["model", "evidence"], "predictive": ["linearised", "network"]}},
+    "flow": {"grid": {"subspace": ["last-layer", "pca"], "l2": [0.3, 1.0, 3.0]}},
+    "subspace-ess": {},
+    "ensemble-ntk": {"held": {"size": "30"}},
+    "mile": {},
+    "svgd": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2, 3e-2]}},
+    "mean-field": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
+    "rank1": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
+    "low-rank": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
+    "sgld-ensemble": {"grid": {"learning_rate": [1e-4, 5e-4], "prior_variance": [0.1, 0.2, 0.3]}},
+    "functional-vi": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
+    "pathfinder": {"grid": {"memory": [5, 10, 30]}},
+}
+TUNED = Path(__file__).parent.parent / "pp_testbed" / "data" / "tuned.json"
+
+
+def main(directory: Path, names: list[str]) -> None:
+    """Tune methods one after another."""
+    for name in names or list(STUDIES):
+        options = dict(STUDIES[name])
+        spec = MethodSpec(name, tuple(options.pop("held", {}).items()))
+        study = directory / f"{name}-{options.get('sampler', 'grid')}.journal"
+        start = time.monotonic()
+        try:
+            found = tune(spec, study=study, jobs=2, **options)
+            found.save(TUNED)
+        except UsageError as error:
+            print(f"{name}: {error}", flush=True)
+            continue
+        print(f"{name} {found.entry()} in {time.monotonic() - start:.0f} s", flush=True)
+        print(found.trials.sort_values("score").head(8).to_string(), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,149 @@
+"""Bayes by backprop: independent normals for the weights of the agent's network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+import optax
+from jax.tree_util import Partial
+from numpyro import handlers
+from numpyro.infer import TraceMeanField_ELBO
+
+from pp_testbed.errors import unknown
+from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within
+from pp_testbed.inference.map_ensemble import Trained
+from pp_testbed.inference.svi import fit
+from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
+from pp_testbed.models.mlp import AgentMLP
+
+PRIORS = ("gaussian", "mixture")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class WeightPrior:
+    """The network with priors whose log densities, like the guide's, count `kl_weight` times.
+
+    w ~ N(0, σ₁²), or π N(0, σ₁²) + (1 - π) N(0, σ₂²) for each weight.
+    """
+
+    agent: AgentMLP
+    sigma: Any
+    sigma_2: Any
+    mixture_weight: Any
+    kl_weight: Any
+    prior: str = field(metadata={"static": True})
+
+    def __call__(self, x: Array, y: Array | None = None) -> Array:
+        shapes = jax.eval_shape(self.agent.start, jax.random.key(0))
+        with handlers.scale(scale=self.kl_weight):
+            params = {
+                name: numpyro.sample(name, self.distribution(leaf.shape)) for name, leaf in shapes.items()
+            }
+        return observe(self.agent.network(params, x), y)
+
+    def distribution(self, shape: tuple[int, ...]) -> Any:
+        """The prior of a site."""
+        one = dist.Normal(0.0, self.sigma).expand(shape)
+        if self.prior == "gaussian":
+            return one.to_event(len(shape))
+        shares = jnp.stack([self.mixture_weight, 1.0 - self.mixture_weight])
+        scales = jnp.broadcast_to(jnp.stack([self.sigma, self.sigma_2]), (*shape, 2))
+        mixing = dist.Categorical(probs=jnp.broadcast_to(shares, (*shape, 2)))
+        return dist.MixtureSameFamily(mixing, dist.Normal(0.0, scales)).to_event(len(shape))
+
+
+@pytree_dataclass
+class BayesByBackprop(Trained):
+    """Mean-field variational inference: Blundell et al., 2015, "Weight Uncertainty in Neural Networks".
+
+    q(w) = N(m, softplus(r)²), independently, minimises E_q[mean cross-entropy] + κ KL(q ‖ p) / T with
+    κ = d √rho where `adaptive`, else `kl_weight`. A Gaussian prior's KL is in closed form, a scale
+    mixture's is sampled. There is no weight decay besides (`l2` has no effect).
+
+    Args:
+        sigma: σ₁. sigma_2: σ₂. mixture_weight: π, of the first component. prior: "gaussian" or "mixture".
+        kl_weight: κ, or times d √rho where `adaptive_kl`. start_scale: of q. particles: draws per step.
+    """
+
+    sigma: float = 1.0
+    sigma_2: float = 0.75
+    mixture_weight: float = 1.0
+    prior: str = "gaussian"
+    kl_weight: float = 1.0
+    adaptive_kl: bool = True
+    start_scale: float = 0.01
+    particles: int = 8
+    learning_rate: float = 3e-3
+    name: str = "bbb"
+    sweep: ClassVar[Sweep] = (
+        {"sigma": (0.3, 0.5, 0.7, 1.0, 2.0, 4.0), "learning_rate": (1e-3, 3e-3), "num_steps": (1000, 2000)},
+        {"hidden": ((50, 50), (50, 50, 50), (100, 100), (100, 100, 100))},
+        {"adaptive_kl": (True, False)},
+        {
+            "prior": ("mixture",),
+            "sigma": (1.0, 2.0, 4.0),
+            "sigma_2": (0.3, 0.5, 0.7),
+            "mixture_weight": (0.0, 0.5, 1.0),
+        },
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "particles")
+        if self.prior not in PRIORS:
+            raise unknown("prior", self.prior, PRIORS)
+        for option in ("sigma", "sigma_2", "start_scale"):
+            check_within(self, option, 0.0, float("inf"))
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains together."""
+        return self.particles
+
+    def fit(self, key: Array, task: Task) -> Sampled:
+        key_start, key_train, _ = jax.random.split(key, 3)
+        agent = self.agent(task)
+        kl_weight = self.kl_weight * (
+            jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_kl else 1.0
+        )
+        model = WeightPrior(agent, self.sigma, self.sigma_2, self.mixture_weight, kl_weight, self.prior)
+        start = agent.start(key_start)
+
+        def guide(x: Array, y: Array | None = None) -> None:  # noqa: ARG001
+            with handlers.scale(scale=kl_weight):
+                for name, value in sorted(start.items()):  # in the model's order, as NumPyro wants it
+                    loc = numpyro.param(name + "_loc", value)
+                    scale = numpyro.param(
+                        name + "_scale",
+                        jnp.full(value.shape, self.start_scale),
+                        constraint=dist.constraints.softplus_positive,
+                    )
+                    numpyro.sample(name, dist.Normal(loc, scale).to_event(value.ndim))
+
+        fitted = fit(
+            key_train,
+            model,
+            guide,
+            task,
+            optimizer=optax.adam(self.learning_rate),
+            loss=TraceMeanField_ELBO(self.particles),
+            num_steps=self.num_steps,
+            batch_size=self.batch_size,
+        )
+        sampler = Partial(draw_normals, fitted.params)
+        return Sampled(Partial(AgentMLP.network, agent), sampler, fitted.losses)
+
+
+def draw_normals(params: Params, key: Array) -> Params:
+    """One draw of independent normals, from their `_loc` and `_scale`."""
+    names = [name.removesuffix("_loc") for name in params if name.endswith("_loc")]
+    return {
+        name: dist.Normal(params[name + "_loc"], params[name + "_scale"]).sample(k)
+        for name, k in zip(names, jax.random.split(key, len(names)), strict=True)
+    }

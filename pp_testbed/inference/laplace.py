@@ -1,0 +1,190 @@
+"""Laplace's method: a normal distribution at the mode, from the generalised Gauss-Newton matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+from numpyro import handlers
+
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.inference.base import Sampled, Sweep
+from pp_testbed.inference.map_ensemble import Trained
+from pp_testbed.inference.mcmc import Target, normal_prior
+from pp_testbed.inference.subspace import Subspace, last_layer
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
+
+SUBSETS = ("all", "last-layer")
+PRECISIONS = ("model", "evidence")
+PREDICTIVES = ("linearised", "network")
+
+
+@pytree_dataclass
+class Laplace(Trained):
+    """θ ~ N(θ̂, (δ V⁻¹ + Σ_n J_nᵀ Λ_n J_n)⁻¹) with θ̂ the trained network, V its prior's variance.
+
+    J is the network's Jacobian and Λ_n the curvature of the likelihood in the logits, diag(p) - p pᵀ.
+    MacKay, 1992, "A Practical Bayesian Framework for Backpropagation Networks"; Daxberger et al., 2021,
+    "Laplace Redux". A draw is the network linearised at θ̂ (Immer et al., 2021), or that of the drawn θ.
+
+    Args:
+        subset: "all" weights, or those of the "last-layer".
+        prior_precision: δ = 1, the "model"'s own prior, which is the weight decay; or what maximises the
+            "evidence", the marginal likelihood in the same approximation, with θ̂ held fixed.
+        predictive: "linearised" or "network".
+
+    Example:
+        >>> Laplace(subset="last-layer").predictive
+        'linearised'
+    """
+
+    subset: str = "all"
+    prior_precision: str = "model"
+    predictive: str = "linearised"
+    name: str = "laplace"
+    sweep: ClassVar[Sweep] = (
+        {"l2": (0.3, 1.0, 3.0), "prior_precision": PRECISIONS, "predictive": PREDICTIVES},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for option, known in [
+            ("subset", SUBSETS),
+            ("prior_precision", PRECISIONS),
+            ("predictive", PREDICTIVES),
+        ]:
+            if getattr(self, option) not in known:
+                raise unknown(option, getattr(self, option), known)
+
+    @property
+    def networks(self) -> int:
+        """One problem at a time: a decomposition of a large matrix is no work for vmap."""
+        return 10
+
+    def fit(self, key: Array, task: Task) -> Sampled:
+        agent = self.agent(task)
+        params, losses = self.train_one(key, agent, task)
+        target, point = Target(agent, task), ravel_pytree(params)[0]
+        if self.subset == "last-layer":
+            subspace = Subspace.through(target, point, last_layer(target))
+            target, point = Target(subspace, task), subspace.coordinates(point)
+        normal = normal_at(target, point, self.prior_precision)
+        function = (
+            Partial(linearised_logits, target, point)
+            if self.predictive == "linearised"
+            else Partial(network_logits, target)
+        )
+        return Sampled(function, Partial(NormalAtMode.draw, normal), losses)
+
+
+def normal_at(target: Target, point: Array, prior_precision: str = "model") -> NormalAtMode:
+    """Laplace's normal at a mode [P] of any model with priors of independent normals.
+
+    Observations must be Categorical or Normal.
+    """
+    mean, variance = normal_prior(target)
+    root_prior = jnp.sqrt(variance)  # in whose units the prior is N(0, I)
+    eigenvalues, directions = eigen(curvature_root(target, point) * root_prior)
+    precision = jnp.ones(())
+    if prior_precision == "evidence":
+        precision = best_precision(eigenvalues, (point - mean) / root_prior)
+    return NormalAtMode(point, root_prior, precision, eigenvalues, directions)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NormalAtMode:
+    """θ = point + V^½ u, u ~ N(0, (δ I + W S² Wᵀ)⁻¹): what of it is needed to draw.
+
+    Attributes:
+        point: θ̂ [P]. root_prior: V^½ [P]. precision: δ. eigenvalues: S² [r]. directions: W [P, r].
+    """
+
+    point: Array
+    root_prior: Array
+    precision: Any
+    eigenvalues: Array
+    directions: Array
+
+    def draw(self, key: Array) -> Array:
+        """One θ [P]."""
+        normal = jax.random.normal(key, self.point.shape) / jnp.sqrt(self.precision)
+        shrink = 1.0 - jnp.sqrt(self.precision / (self.precision + self.eigenvalues))
+        shrunken = normal - self.directions @ (shrink * (self.directions.T @ normal))
+        return self.point + self.root_prior * shrunken
+
+
+def curvature_root(target: Target, point: Array) -> Array:
+    """Λ^½ J: [R, P], a square root of the Gauss-Newton matrix, R = N (K - 1) for labels."""
+    task = target.task
+
+    def of_row(row: tuple[Array, Array, Array]) -> Array:
+        x, y, weight = row
+
+        def natural(position: Array) -> tuple[Array, Array]:
+            """The parameter of y's distribution, as a vector, and the root of the curvature in it."""
+            given = handlers.substitute(target.model, data=target.latents(position))
+            trace = handlers.trace(handlers.seed(given, jax.random.key(0))).get_trace(x[None], y[None])
+            fn = trace["y"]["fn"]
+            if isinstance(fn, dist.Normal):
+                return fn.loc, 1.0 / fn.scale[:, None]
+            logits = getattr(fn, "logits", None)
+            if logits is None:
+                kind = type(fn).__name__
+                raise UsageError(f"laplace needs Categorical or Normal observations, not {kind}")
+            return logits[0], multinomial_root(jax.nn.softmax(logits[0]))
+
+        jacobian, root = jax.jacrev(natural, has_aux=True)(point)
+        return jnp.sqrt(weight) * root @ jacobian
+
+    rows = jax.lax.map(of_row, (task.x, task.y, task.data_weights), batch_size=100)
+    return rows.reshape(-1, point.shape[0])
+
+
+def multinomial_root(p: Array) -> Array:
+    """L [K - 1, K] with Lᵀ L = diag(p) - p pᵀ: Tanabe and Sagae, 1992.
+
+    Row k is sqrt(p_k / (p_k + r_k)) (sqrt(r_k) e_k - Σ_{j>k} p_j e_j / sqrt(r_k)), r_k = Σ_{j>k} p_j.
+    """
+    tail = jnp.cumsum(p[::-1])[::-1]
+    rest = jnp.append(tail[1:], 0.0)
+    share = jnp.where(tail > 0, p / jnp.where(tail > 0, tail, 1.0), 0.0)
+    over_rest = jnp.where(rest > 0, 1.0 / jnp.sqrt(jnp.where(rest > 0, rest, 1.0)), 0.0)
+    later = jnp.triu(jnp.broadcast_to(p, (p.shape[0], p.shape[0])), 1)
+    rows = jnp.diag(jnp.sqrt(rest)) - over_rest[:, None] * later
+    return (jnp.sqrt(share)[:, None] * rows)[:-1]
+
+
+def eigen(root: Array) -> tuple[Array, Array]:
+    """Non-zero eigenvalues [r] of AᵀA and their directions [P, r], from A [R, P] by its smaller side."""
+    if root.shape[0] >= root.shape[1]:
+        values, directions = jnp.linalg.eigh(root.T @ root)
+        return jnp.maximum(values, 0.0), directions
+    values, left = jnp.linalg.eigh(root @ root.T)
+    # Of a direction without curvature nothing is known but that it is shrunken by nothing.
+    is_known = values > 1e-6 * values[-1]
+    scale = jnp.where(is_known, 1.0 / jnp.sqrt(jnp.where(is_known, values, 1.0)), 0.0)
+    return jnp.where(is_known, values, 0.0), root.T @ left * scale
+
+
+def best_precision(eigenvalues: Array, offset: Array) -> Array:
+    """The δ that maximises log Z(δ) = -δ ‖u‖² / 2 - Σ log(1 + s / δ) / 2, u [P] the mode's offset."""
+    deltas = jnp.logspace(-4.0, 4.0, 801)
+    evidence = -0.5 * deltas * (offset**2).sum() - 0.5 * jnp.log1p(eigenvalues / deltas[:, None]).sum(axis=1)
+    return deltas[jnp.argmax(evidence)]
+
+
+def network_logits(target: Target, position: Array, x: Array) -> Array:
+    """Logits [N, K] of the model at a flat vector [P]."""
+    return read_logits(target.model, target.latents(position), x)
+
+
+def linearised_logits(target: Target, point: Array, position: Array, x: Array) -> Array:
+    """f(x; θ̂) + J(x) (θ - θ̂): [N, K]."""
+    value, change = jax.jvp(lambda p: network_logits(target, p, x), (point,), (position - point,))
+    return value + change

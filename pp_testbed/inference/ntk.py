@@ -1,0 +1,43 @@
+"""Ensembles with prior functions from the neural tangent kernel."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from pp_testbed.inference.base import Sweep
+from pp_testbed.inference.map_ensemble import EnsemblePlus
+from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
+from pp_testbed.models.mlp import AgentMLP
+
+
+@pytree_dataclass
+class EnsembleNTK(EnsemblePlus):
+    """An ensemble whose members each add a frozen function, linear in the weights of a random network.
+
+    g(x) = J(x; θ₀) v, with θ₀ a start of the network, J its Jacobian and v another start whose last layer is
+    0: the last layer's part of the kernel is in the network's own start already, and their sum is a draw
+    of the Gaussian process of the tangent kernel. He, Lakshminarayanan and Teh, 2020, "Bayesian Deep
+    Ensembles via the Neural Tangent Kernel". Trained and scaled as `EnsemblePlus`.
+    """
+
+    prior_scale: float = 1.0
+    name: str = "ensemble-ntk"
+    sweep: ClassVar[Sweep] = ({"l2": (0.3, 1.0, 3.0), "prior_scale": (0.3, 1.0, 3.0)},)
+
+    def draw_prior(self, key: Array, task: Task, agent: AgentMLP) -> Any:
+        key_start, key_tangent = jax.random.split(key)
+        tangent = agent.start(key_tangent)
+        last = f"w{len(agent.hidden)}"
+        return {"start": agent.start(key_start), "tangent": tangent | {last: jnp.zeros_like(tangent[last])}}
+
+    def prior_function(self, task: Task, agent: AgentMLP) -> Partial:
+        return Partial(tangent_logits, agent)
+
+
+def tangent_logits(agent: AgentMLP, frozen: dict[str, Params], x: Array) -> Array:
+    """J(x; start) · tangent: [N, K]."""
+    return jax.jvp(lambda params: agent.network(params, x), (frozen["start"],), (frozen["tangent"],))[1]

@@ -1,0 +1,113 @@
+"""Variational methods of BlackJAX: Pathfinder and Stein variational gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import optax
+from blackjax.vi.svgd import median_heuristic, rbf_kernel
+from jax.tree_util import Partial
+
+from pp_testbed.inference.base import Finite, Sampled, Sweep, check_positive
+from pp_testbed.inference.mcmc import Target
+from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_logits
+
+
+@pytree_dataclass
+class Pathfinder:
+    """The best of the normals along the path of L-BFGS: Zhang et al., 2022, "Pathfinder".
+
+    Each path starts at a draw of the prior and gives the normal of its largest ELBO, with the inverse
+    Hessian of L-BFGS as covariance; the posterior is an equal mixture of all paths.
+
+    Args:
+        paths: how many. max_iterations: of L-BFGS. memory: its corrections.
+        elbo_draws: for each normal's ELBO. model: as for `SVI`.
+    """
+
+    paths: int = 10
+    max_iterations: int = 100
+    memory: int = 10
+    elbo_draws: int = 20
+    model: Any = None
+    name: str = "pathfinder"
+    sweep: ClassVar[Sweep] = ({"max_iterations": (30, 100), "memory": (5, 10, 30)},)
+
+    def __post_init__(self) -> None:
+        check_positive(self, "paths", "max_iterations", "memory", "elbo_draws")
+
+    @property
+    def networks(self) -> int:
+        """One problem at a time: under vmap all paths would wait for the longest."""
+        return 10
+
+    def fit(self, key: Array, task: Task) -> Sampled:
+        target = Target(task.model if self.model is None else Partial(self.model), task)
+
+        def path(key: Array) -> Any:
+            key_start, key_path = jax.random.split(key)
+            return blackjax.vi.pathfinder.approximate(
+                key_path,
+                target.log_density,
+                target.start(key_start),
+                self.elbo_draws,
+                maxiter=self.max_iterations,
+                maxcor=self.memory,
+            )[0]
+
+        states = jax.lax.map(path, jax.random.split(key, self.paths))
+        return Sampled(Partial(read_logits, target.model), Partial(draw_of_paths, target, states))
+
+
+def draw_of_paths(target: Target, states: Any, key: Array) -> Params:
+    """Latent sites from one of the normals [paths, ...], each as likely."""
+    key_path, key_draw = jax.random.split(key)
+    which = jax.random.randint(key_path, (), 0, states.elbo.shape[0])
+    state = jax.tree.map(lambda leaf: leaf[which], states)
+    return target.latents(blackjax.vi.pathfinder.sample(key_draw, state)[0])
+
+
+@pytree_dataclass
+class SVGD:
+    """Stein variational gradient descent: Liu and Wang, 2016. Particles that repel one another.
+
+    θ_i ← θ_i + ε/n Σ_j [k(θ_j, θ_i) ∇ log p(θ_j) + ∇_j k(θ_j, θ_i)], k Gaussian with the median heuristic.
+
+    Args:
+        particles: n, from draws of the prior. num_steps, learning_rate: of Adam. model: as for `SVI`.
+    """
+
+    particles: int = 30
+    num_steps: int = 1000
+    learning_rate: float = 1e-2
+    model: Any = None
+    name: str = "svgd"
+    sweep: ClassVar[Sweep] = ({"learning_rate": (1e-3, 3e-3, 1e-2, 3e-2)}, {"particles": (10, 30, 100)})
+
+    def __post_init__(self) -> None:
+        check_positive(self, "particles", "num_steps")
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains together."""
+        return self.particles
+
+    def fit(self, key: Array, task: Task) -> Finite:
+        target = Target(task.model if self.model is None else Partial(self.model), task)
+        optimizer = optax.adam(self.learning_rate)
+        kernel = blackjax.vi.svgd.build_kernel(optimizer)
+        positions = jax.vmap(target.start)(jax.random.split(key, self.particles))
+        state = blackjax.vi.svgd.init(positions, {"length_scale": jnp.asarray(1.0)}, optimizer)
+
+        def step(state: Any, _: None) -> tuple[Any, None]:
+            scale = median_heuristic({}, state.particles)
+            return kernel(
+                state._replace(kernel_parameters=scale), jax.grad(target.log_density), rbf_kernel
+            ), None
+
+        state, _ = jax.lax.scan(step, state, None, length=self.num_steps)
+        draws = jax.vmap(target.latents)(state.particles)
+        return Finite.equal(Partial(read_logits, target.model), draws)

@@ -1,0 +1,271 @@
+"""Figures of a results directory: what the paper of the Neural Testbed shows about its agents.
+
+Each takes a frame of results and gives a figure; `FIGURES` names them for the command line. Tables are
+in `leaderboard`, pictures of single posteriors in `figures`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
+from pp_testbed.experiments.store import OK
+from pp_testbed.report.figures import panels
+from pp_testbed.report.leaderboard import exact_cells, method_labels, without_superseded
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SCORES = {"kl_marginal": "d¹", "kl_joint": "d¹⁰", "kl_dyadic": "d¹⁰,²"}
+EXACT = "NUTS"
+
+
+class Picture(NamedTuple):
+    """A figure of the command line: what draws it, and what it shows."""
+
+    draw: Callable[..., Figure]
+    summary: str
+
+
+def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Results that did not fail, under distinct names, and the exact posterior on their problems."""
+    frame = without_superseded(frame)
+    good = frame[frame.status == OK]
+    if good.empty:
+        raise UsageError("the results have no cell that ended well")
+    good = good.assign(label=method_labels(good))
+    exact = exact_cells(good, references).assign(label=EXACT)
+    return pd.concat([good, exact], ignore_index=True) if len(exact) else good
+
+
+def agents(frame: pd.DataFrame, baseline: str) -> Figure:
+    """Scores of one and of ten labels, each relative to the baseline's on the same problems."""
+    base = cells_of(frame, baseline)
+    ratios = {
+        method: [paired_ratio(cells, base, score) for score in SCORES]
+        for method, cells in frame.groupby("label")
+    }
+    names = sorted(ratios, key=lambda method: -ratios[method][1][0])
+    figure, axes = panels(len(SCORES), 3.2, height=1.0 + 0.24 * len(names))
+    for i, (axis, label) in enumerate(zip(axes, SCORES.values(), strict=True)):
+        values = np.array([ratios[name][i] for name in names])
+        axis.axvline(1.0, color="0.8", lw=1)
+        axis.errorbar(values[:, 0], range(len(names)), xerr=values[:, 1], fmt="o", ms=4, color="tab:blue")
+        axis.set_xlabel(f"{label} / {baseline}")
+    axes[0].set_yticks(range(len(names)), [label_with_problems(frame, name) for name in names])
+    return figure
+
+
+def marginal_joint(frame: pd.DataFrame, _baseline: str) -> Figure:
+    """Mean score of one label against that of ten: agents that are equal in the one differ in the other."""
+    figure, (axis,) = panels(1, 4.6)
+    for i, (method, cells) in enumerate(shared_problems(frame).groupby("label")):
+        stratum = strata(cells)
+        x, y = cells.kl_marginal, cells.kl_joint
+        axis.errorbar(
+            x.mean(),
+            y.mean(),
+            xerr=stderr_of_mean(x, stratum),
+            yerr=stderr_of_mean(y, stratum),
+            fmt="o",
+            ms=4,
+            lw=0.7,
+            color=f"C{i % 10}",
+        )
+        axis.annotate(method, (x.mean(), y.mean()), (4, 3), textcoords="offset points", fontsize=7)
+    number = shared_problems(frame).problem.nunique()
+    axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {number} problems")
+    return figure
+
+
+def data(frame: pd.DataFrame, _baseline: str) -> Figure:
+    """d¹ and d¹⁰ against the number of data."""
+    return over_problems(frame, "num_train", "training data T")
+
+
+def temperature(frame: pd.DataFrame, _baseline: str) -> Figure:
+    """d¹ and d¹⁰ against the temperature."""
+    return over_problems(frame, "temperature", "temperature ρ")
+
+
+def over_problems(frame: pd.DataFrame, column: str, label: str) -> Figure:
+    """Mean scores of each method as curves over a property of problems."""
+    frame = shared_problems(frame)
+    if frame[column].nunique() < 2:
+        raise UsageError(f"the results have one {column} only, {frame[column].iloc[0]:g}")
+    figure, axes = panels(2, 4.2)
+    for axis, score in zip(axes, ("kl_marginal", "kl_joint"), strict=True):
+        for i, (method, cells) in enumerate(frame.groupby("label")):
+            curve = cells.groupby(column)[score].agg(["mean", "sem"])
+            style = {"color": "black", "ls": "--"} if method == EXACT else {"color": f"C{i % 10}"}
+            axis.errorbar(
+                curve.index, curve["mean"], curve["sem"], marker="o", ms=3, lw=1, label=method, **style
+            )
+        axis.set(xscale="log", yscale="log", xlabel=label, ylabel=SCORES[score])
+    axes[1].legend(fontsize=7)
+    return figure
+
+
+def regimes(frame: pd.DataFrame, baseline: str) -> Figure:
+    """d¹⁰ relative to the baseline for each number of data and temperature: where a method is better."""
+    base = cells_of(frame, baseline)
+    others = [method for method in dict.fromkeys(frame.label) if method != baseline]
+    if not others:
+        raise UsageError(f"the results have no method but {baseline}")
+    figure, axes = panels(len(others), 2.6, height=1.4, columns=min(3, len(others)))
+    for axis, method in zip(axes, others, strict=False):
+        cells = frame[frame.label == method]
+        paired = base[base.problem.isin(cells.problem)]
+        means = [
+            some.pivot_table(index="temperature", columns="num_train", values="kl_joint")
+            for some in (cells, paired)
+        ]
+        ratio = means[0] / means[1]
+        axis.imshow(np.log2(ratio), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
+        axis.set_xticks(range(len(ratio.columns)), ratio.columns, fontsize=7)
+        axis.set_yticks(range(len(ratio.index)), ratio.index, fontsize=7)
+        for (row, column), value in np.ndenumerate(ratio.to_numpy()):
+            axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6)
+        axis.set_title(method, fontsize=8)
+    for axis in axes[len(others) :]:
+        axis.set_visible(False)
+    figure.supxlabel("training data T", fontsize=8)
+    figure.supylabel("temperature ρ", fontsize=8)
+    figure.suptitle(f"d¹⁰ / {baseline}", fontsize=9)
+    return figure
+
+
+def size(frame: pd.DataFrame, _baseline: str) -> Figure:
+    """Scores against the number of members of an ensemble."""
+    return profile(frame, "size", ["size"])
+
+
+def prior(frame: pd.DataFrame, _baseline: str) -> Figure:
+    """Scores against the scale of additive prior functions, and by bootstrap."""
+    return profile(frame, "prior", ["prior_scale", "bootstrap"])
+
+
+def sweep(frame: pd.DataFrame, _baseline: str) -> Figure:
+    """Scores against every hyperparameter of which there are several values."""
+    return profile(frame, "sweep")
+
+
+def profile(frame: pd.DataFrame, name: str, wanted: list[str] | None = None) -> Figure:
+    """The best mean score for each value of an option, over the other options, relative to the best of all.
+
+    One panel per method and option; from results with several configurations of a method, such as those
+    that `pp-testbed tune` leaves.
+    """
+    varied = []
+    for method, cells in frame[frame.label != EXACT].groupby("method"):
+        settings = settings_of(cells)
+        common = cells.groupby("problem").config.nunique()
+        cells = cells[cells.problem.isin(common[common == len(settings)].index)]
+        for option in settings.columns:
+            if settings[option].nunique() > 1 and (wanted is None or option in wanted) and len(cells):
+                varied.append((method, option, settings[option], cells))
+    if not varied:
+        what = " or ".join(wanted) if wanted else "any option"
+        raise UsageError(
+            f"figure {name}: no method of these results has several values of {what}; try the results "
+            "directory of pp-testbed tune"
+        )
+    figure, axes = panels(len(varied), 2.5, height=1.9, columns=min(4, len(varied)), sharey=False)
+    for axis, (method, option, values, cells) in zip(axes, varied, strict=False):
+        _draw_profile(axis, values, cells)
+        axis.set_title(f"{method}: {option}", fontsize=8)
+    for axis in axes[len(varied) :]:
+        axis.set_visible(False)
+    axes[0].legend(fontsize=7)
+    figure.supylabel("mean score / lowest mean score", fontsize=8)
+    return figure
+
+
+def _draw_profile(axis: Axes, values: pd.Series, cells: pd.DataFrame) -> None:
+    """Profiles of all scores over the values of an option, which configurations have: values by config."""
+    for score, label in SCORES.items():
+        means = cells.groupby("config")[score].mean()
+        best = means.groupby(values.reindex(means.index)).min()
+        places = list(best.index)
+        is_scale = all(isinstance(value, float | int) and not isinstance(value, bool) for value in places)
+        x = places if is_scale else range(len(places))
+        axis.plot(x, best / means.min(), marker="o", ms=3, lw=1, label=label)
+    if is_scale:
+        positive = [value for value in places if value > 0]
+        if max(positive) / min(positive) >= 10:
+            axis.set_xscale(
+                "log" if min(places) > 0 else "symlog",
+                **({} if min(places) > 0 else {"linthresh": min(positive)}),
+            )
+    else:
+        axis.set_xticks(range(len(places)), [str(value) for value in places], fontsize=6, rotation=30)
+    axis.set_yscale("log")
+    axis.tick_params(labelsize=6, which="both")
+
+
+def settings_of(cells: pd.DataFrame) -> pd.DataFrame:
+    """The options of each configuration of one method, a row each, lists as text."""
+    configs = cells.config.drop_duplicates()
+    rows = [json.loads(config)["method"] for config in configs]
+    flat = [{k: str(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+    return pd.DataFrame(flat, index=configs).drop(columns=["class", "name"], errors="ignore")
+
+
+def cells_of(frame: pd.DataFrame, method: str) -> pd.DataFrame:
+    """The cells of one method, which must be there."""
+    if method not in set(frame.label):
+        raise unknown("baseline", method, sorted(set(frame.label)))
+    return frame[frame.label == method]
+
+
+def shared_problems(frame: pd.DataFrame) -> pd.DataFrame:
+    """The cells of problems that every method has, but for the exact posterior, where it is there."""
+    others = frame[frame.label != EXACT]
+    counts = others.groupby("problem").label.nunique()
+    shared = counts[counts == others.label.nunique()].index
+    if shared.empty:
+        raise UsageError("there is no problem that all methods have")
+    return frame[frame.problem.isin(shared)]
+
+
+def label_with_problems(frame: pd.DataFrame, method: str) -> str:
+    """A method's name, with the number of its problems where it has not all."""
+    number, total = (frame.label == method).sum(), frame.problem.nunique()
+    return method if number == total else f"{method} ({number} problems)"
+
+
+FIGURES = {
+    "agents": Picture(agents, "d¹, d¹⁰ and d¹⁰,² of each method relative to a baseline (Figure 2)"),
+    "marginal-joint": Picture(marginal_joint, "one label's score against ten labels' (Figure 4)"),
+    "data": Picture(data, "scores against the number of data (Figure 5)"),
+    "temperature": Picture(temperature, "scores against the temperature (Figure 6)"),
+    "regimes": Picture(regimes, "d¹⁰ relative to a baseline, by data and temperature (Figure 12)"),
+    "size": Picture(size, "scores against the size of ensembles (Figure 13)"),
+    "prior": Picture(prior, "scores against the scale of prior functions, and bootstraps (Figure 14)"),
+    "sweep": Picture(sweep, "scores against every hyperparameter that was varied (Figure 15)"),
+}
+
+
+def figure(
+    name: str, frame: pd.DataFrame, baseline: str = "mlp", references: pd.DataFrame | None = None
+) -> Figure:
+    """One of `FIGURES` from results.
+
+    Args:
+        name: of the figure. frame: as `pt.run` returns it or `pandas.read_parquet` reads it.
+        baseline: the method that others are relative to, where they are.
+        references: the table of `pt.references()`, which is read if this is None.
+
+    Example:
+        >>> figure("agents", frame).savefig("agents.png")  # doctest: +SKIP
+    """
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    return FIGURES[name].draw(complete_cells(frame, references), baseline)

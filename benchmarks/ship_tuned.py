@@ -19,14 +19,15 @@ SHORT_CHAIN = {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}
 STUDIES = {
     "mlp": {},
     "dropout": {"sampler": "tpe", "trials": 24},
-    "bbb": {"sampler": "tpe", "trials": 24},
+    "bbb": {"grid": {"sigma": [0.3, 0.5, 0.7, 1.0], "learning_rate": [1e-3, 3e-3]}},
     "hypermodel": {},
-    "ensemble": {"held": {"size": "30"}},
-    "ensemble+": {"held": {"size": "30"}},
     "sgmcmc": {
         "held": SHORT_CHAIN,
+        "ships_held": True,
         "grid": {"learning_rate": [1e-4, 5e-4], "prior_variance": [0.1, 0.2, 0.3]},
     },
+    "ensemble+": {"held": {"size": "30"}},
+    "ensemble": {"held": {"size": "30"}},
     "knn": {},
     "random-forest": {},
     "deep-kernel": {},
@@ -54,12 +55,13 @@ def main(directory: Path, names: list[str]) -> None:
     """Tune methods one after another."""
     for name in names or list(STUDIES):
         options = dict(STUDIES[name])
+        ships_held = options.pop("ships_held", False)
         spec = MethodSpec(name, tuple(options.pop("held", {}).items()))
         study = directory / f"{name}-{options.get('sampler', 'grid')}.journal"
         start = time.monotonic()
         try:
             found = tune(spec, study=study, jobs=2, **options)
-            found.save(TUNED)
+            found.save(TUNED, with_held=ships_held)
         except UsageError as error:
             print(f"{name}: {error}", flush=True)
             continue

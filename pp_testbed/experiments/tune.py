@@ -87,11 +87,17 @@ class Tuning:
             "version": pp_testbed.__version__,
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Put the best trial into a file of presets, next to those of other methods."""
+    def save(self, path: str | os.PathLike[str], with_held: bool = False) -> None:
+        """Put the best trial into a file of presets, next to those of other methods.
+
+        With `with_held`, the options that were held are part of the preset.
+        """
         path = Path(path)
         entries = json.loads(path.read_text()) if path.exists() else {}
-        text = json.dumps(dict(sorted((entries | {self.method: self.entry()}).items())), indent=1) + "\n"
+        entry = self.entry()
+        if with_held:
+            entry["options"] = self.held | entry["options"]
+        text = json.dumps(dict(sorted((entries | {self.method: entry}).items())), indent=1) + "\n"
         write_whole(path, lambda file: file.write(text.encode()))
 
 

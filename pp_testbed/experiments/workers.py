@@ -156,9 +156,13 @@ def main(descriptor: int) -> None:
         except Exception as problem:
             from pp_testbed.experiments.batch import one_line
 
-            connection.send(one_line(problem))
+            complaint = one_line(problem)
         else:
-            connection.send("")
+            complaint = ""
+        try:
+            connection.send(complaint)
+        except BrokenPipeError:  # the parent was killed
+            return
 
 
 def use_compilation_cache() -> None:

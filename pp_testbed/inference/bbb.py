@@ -11,13 +11,12 @@ import numpyro
 import numpyro.distributions as dist
 import optax
 from jax.tree_util import Partial
-from numpyro import handlers
 from numpyro.infer import TraceMeanField_ELBO
 
 from pp_testbed.errors import unknown
 from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within
 from pp_testbed.inference.map_ensemble import Trained
-from pp_testbed.inference.svi import fit
+from pp_testbed.inference.svi import fit, weigh
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 
@@ -41,7 +40,7 @@ class WeightPrior:
 
     def __call__(self, x: Array, y: Array | None = None) -> Array:
         shapes = jax.eval_shape(self.agent.start, jax.random.key(0))
-        with handlers.scale(scale=self.kl_weight):
+        with weigh(self.kl_weight):
             params = {
                 name: numpyro.sample(name, self.distribution(leaf.shape)) for name, leaf in shapes.items()
             }
@@ -116,7 +115,7 @@ class BayesByBackprop(Trained):
         start = agent.start(key_start)
 
         def guide(x: Array, y: Array | None = None) -> None:  # noqa: ARG001
-            with handlers.scale(scale=kl_weight):
+            with weigh(kl_weight):
                 for name, value in sorted(start.items()):  # in the model's order, as NumPyro wants it
                     loc = numpyro.param(name + "_loc", value)
                     scale = numpyro.param(

@@ -51,10 +51,10 @@ class FunctionalELBO(ELBO):
     of the loss is without the KL, whose gradient alone is known.
 
     Attributes:
-        prior: the model, which has `inputs`. points: of X. num_draws: functions of q, and as many of p.
+        domain: a model whose `inputs` are drawn. points: of X. num_draws: functions of q, as many of p.
     """
 
-    prior: Any
+    domain: Any
     points: int
     num_draws: int
 
@@ -64,7 +64,7 @@ class FunctionalELBO(ELBO):
         x, y = args[:2]
         key_rows, key_inputs, key_q, key_p = jax.random.split(rng_key, 4)
         rows = jax.random.randint(key_rows, (self.points // 2,), 0, x.shape[0])
-        inputs = self.prior.inputs(key_inputs, self.points - self.points // 2)
+        inputs = self.domain.inputs(key_inputs, self.points - self.points // 2)
         at = jnp.concatenate([x[rows], inputs])
         fitted = handlers.substitute(guide, data=param_map)
 
@@ -73,7 +73,7 @@ class FunctionalELBO(ELBO):
             return log_likelihood(model, latents, args), read_logits(model, latents, at).ravel()
 
         def draw_prior(key: Array) -> Array:
-            return read_logits(model, sample_latents(self.prior, x, y, key), at).ravel()
+            return read_logits(model, sample_latents(model, x, y, key), at).ravel()
 
         log_likelihoods, functions = jax.vmap(draw)(jax.random.split(key_q, self.num_draws))
         priors = jax.vmap(draw_prior)(jax.random.split(key_p, self.num_draws))

@@ -49,13 +49,16 @@ class Fit(NamedTuple):
     losses: Array
 
 
-class weigh_observations(handlers.scale):  # noqa: N801  (NumPyro names its handlers like functions)
-    """Scale the log density of observed sites, row by row, and leave latent sites alone."""
+class weigh(handlers.scale):  # noqa: N801  (NumPyro names its handlers like functions)
+    """Scale the log density of sites, as `handlers.scale` does, which refuses the weight 0."""
 
     def __init__(self, weights: Any) -> None:
-        # Not scale.__init__, which refuses the weight 0 of padding and of bootstraps.
         super(handlers.scale, self).__init__()
         self.scale = weights
+
+
+class weigh_observations(weigh):  # noqa: N801
+    """Scale the log density of observed sites, row by row, and leave latent sites alone."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] != "sample" or not msg["is_observed"]:

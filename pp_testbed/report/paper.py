@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SCORES = {"kl_marginal": "d¹", "kl_joint": "d¹⁰", "kl_dyadic": "d¹⁰,²"}
 EXACT = "NUTS"
+MARKERS = "osD^vPX"
 
 
 class Picture(NamedTuple):
@@ -65,23 +66,13 @@ def agents(frame: pd.DataFrame, baseline: str) -> Figure:
 
 def marginal_joint(frame: pd.DataFrame, _baseline: str) -> Figure:
     """Mean score of one label against that of ten: agents that are equal in the one differ in the other."""
+    frame = shared_problems(frame)
     figure, (axis,) = panels(1, 4.6)
-    for i, (method, cells) in enumerate(shared_problems(frame).groupby("label")):
-        stratum = strata(cells)
-        x, y = cells.kl_marginal, cells.kl_joint
-        axis.errorbar(
-            x.mean(),
-            y.mean(),
-            xerr=stderr_of_mean(x, stratum),
-            yerr=stderr_of_mean(y, stratum),
-            fmt="o",
-            ms=4,
-            lw=0.7,
-            color=f"C{i % 10}",
-        )
-        axis.annotate(method, (x.mean(), y.mean()), (4, 3), textcoords="offset points", fontsize=7)
-    number = shared_problems(frame).problem.nunique()
-    axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {number} problems")
+    for i, (method, cells) in enumerate(frame.groupby("label")):
+        (x, x_error), (y, y_error) = (mean_and_error(cells, score) for score in ("kl_marginal", "kl_joint"))
+        axis.errorbar(x, y, xerr=x_error, yerr=y_error, ms=5, lw=0.5, label=method, **style_of(i, method))
+    axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {frame.problem.nunique()} problems")
+    figure.legend(loc="outside right upper", fontsize=7)
     return figure
 
 
@@ -97,20 +88,30 @@ def temperature(frame: pd.DataFrame, _baseline: str) -> Figure:
 
 def over_problems(frame: pd.DataFrame, column: str, label: str) -> Figure:
     """Mean scores of each method as curves over a property of problems."""
-    frame = shared_problems(frame)
+    frame = shared_problems(frame, column)
     if frame[column].nunique() < 2:
         raise UsageError(f"the results have one {column} only, {frame[column].iloc[0]:g}")
-    figure, axes = panels(2, 4.2)
+    figure, axes = panels(2, 4.2, sharey=False)
     for axis, score in zip(axes, ("kl_marginal", "kl_joint"), strict=True):
         for i, (method, cells) in enumerate(frame.groupby("label")):
-            curve = cells.groupby(column)[score].agg(["mean", "sem"])
-            style = {"color": "black", "ls": "--"} if method == EXACT else {"color": f"C{i % 10}"}
-            axis.errorbar(
-                curve.index, curve["mean"], curve["sem"], marker="o", ms=3, lw=1, label=method, **style
-            )
+            curve = {value: mean_and_error(group, score) for value, group in cells.groupby(column)}
+            means, errors = np.array(list(curve.values())).T
+            axis.errorbar(list(curve), means, errors, ms=4, lw=1, label=method, **style_of(i, method))
         axis.set(xscale="log", yscale="log", xlabel=label, ylabel=SCORES[score])
-    axes[1].legend(fontsize=7)
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
+
+
+def mean_and_error(cells: pd.DataFrame, score: str) -> tuple[float, float]:
+    """The mean of a score over problems, and its standard error across seeds."""
+    return cells[score].mean(), stderr_of_mean(cells[score], strata(cells))
+
+
+def style_of(number: int, method: str) -> dict[str, Any]:
+    """Colour and marker of the n-th method; the exact posterior is black."""
+    if method == EXACT:
+        return {"color": "black", "marker": "*", "ls": "--"}
+    return {"color": f"C{number % 10}", "marker": MARKERS[number // 10 % len(MARKERS)]}
 
 
 def regimes(frame: pd.DataFrame, baseline: str) -> Figure:
@@ -132,7 +133,8 @@ def regimes(frame: pd.DataFrame, baseline: str) -> Figure:
         axis.set_xticks(range(len(ratio.columns)), ratio.columns, fontsize=7)
         axis.set_yticks(range(len(ratio.index)), ratio.index, fontsize=7)
         for (row, column), value in np.ndenumerate(ratio.to_numpy()):
-            axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6)
+            colour = "white" if abs(np.log2(value)) > 0.7 else "black"
+            axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
         axis.set_title(method, fontsize=8)
     for axis in axes[len(others) :]:
         axis.set_visible(False)
@@ -196,7 +198,9 @@ def _draw_profile(axis: Axes, values: pd.Series, cells: pd.DataFrame) -> None:
         places = list(best.index)
         is_scale = all(isinstance(value, float | int) and not isinstance(value, bool) for value in places)
         x = places if is_scale else range(len(places))
-        axis.plot(x, best / means.min(), marker="o", ms=3, lw=1, label=label)
+        # Values that a sampler drew are points: no two share the other options.
+        line = "-" if len(places) <= 10 else ""
+        axis.plot(x, best / means.min(), marker="o", ms=3, lw=1, ls=line, label=label)
     if is_scale:
         positive = [value for value in places if value > 0]
         if max(positive) / min(positive) >= 10:
@@ -206,7 +210,8 @@ def _draw_profile(axis: Axes, values: pd.Series, cells: pd.DataFrame) -> None:
             )
     else:
         axis.set_xticks(range(len(places)), [str(value) for value in places], fontsize=6, rotation=30)
-    axis.set_yscale("log")
+    if axis.get_ylim()[1] > 3.0:
+        axis.set_yscale("log")
     axis.tick_params(labelsize=6, which="both")
 
 
@@ -214,7 +219,7 @@ def settings_of(cells: pd.DataFrame) -> pd.DataFrame:
     """The options of each configuration of one method, a row each, lists as text."""
     configs = cells.config.drop_duplicates()
     rows = [json.loads(config)["method"] for config in configs]
-    flat = [{k: str(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+    flat = [{k: ",".join(map(str, v)) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
     return pd.DataFrame(flat, index=configs).drop(columns=["class", "name"], errors="ignore")
 
 
@@ -225,14 +230,23 @@ def cells_of(frame: pd.DataFrame, method: str) -> pd.DataFrame:
     return frame[frame.label == method]
 
 
-def shared_problems(frame: pd.DataFrame) -> pd.DataFrame:
-    """The cells of problems that every method has, but for the exact posterior, where it is there."""
+def shared_problems(frame: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
+    """The cells of problems that every method has, so that their means can be compared.
+
+    The exact posterior is kept only if it has all of them, or all of those of a value of the column `by`.
+    """
     others = frame[frame.label != EXACT]
     counts = others.groupby("problem").label.nunique()
     shared = counts[counts == others.label.nunique()].index
     if shared.empty:
         raise UsageError("there is no problem that all methods have")
-    return frame[frame.problem.isin(shared)]
+    frame = frame[frame.problem.isin(shared)]
+    group = frame[by] if by else pd.Series(0, index=frame.index)
+    is_exact = frame.label == EXACT
+    numbers = frame.problem.groupby(group).nunique()
+    found = frame.problem[is_exact].groupby(group[is_exact]).nunique()
+    is_whole = group.map(found.reindex(numbers.index) == numbers)
+    return frame[~is_exact | is_whole]
 
 
 def label_with_problems(frame: pd.DataFrame, method: str) -> str:

@@ -1,0 +1,211 @@
+"""Tuning: studies that resume and are shared, on problems that are never reported."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import numpy as np
+import optuna
+import pytest
+from typer.testing import CliRunner
+
+import pp_testbed as pt
+from pp_testbed.cli import app
+from pp_testbed.experiments.problems import tuning_suite
+from pp_testbed.experiments.specs import MethodSpec
+from pp_testbed.experiments.tune import _storage, distinct_points, parse_grid, suggest, sweep_of, tune
+from pp_testbed.inference.base import METHODS, method, tuned
+
+FAST = MethodSpec("mlp", (("num_steps", "20"),))
+GRID = {"l2": [0.1, 1.0, 10.0]}
+
+
+def fast(path, **options):
+    return tune(FAST, suite="smoke", grid=GRID, study=path, progress=False, **options)
+
+
+def test_tuned_problems_are_never_reported():
+    reported = {problem.name for name in ("2d", "2d-lite", "smoke") for problem in pt.suite(name)}
+    tuned_on = [problem.name for problem in tuning_suite("2d")]
+    assert not reported & set(tuned_on)
+    assert tuned_on == [problem.name for problem in pt.suite("2d-tune")]
+    assert len(tuned_on) == 42
+    assert {problem.seed for problem in tuning_suite("highdim")} == {1000, 1001}
+
+
+def test_a_grid_is_the_mean_score_of_each_point(tmp_path):
+    found = fast(tmp_path / "s.journal")
+    assert [trial["l2"] if trial else "1.0" for trial in found.trials.options] == ["1.0", "0.1", "10.0"]
+    frame = pt.run(
+        tuning_suite("smoke"), [method("mlp", num_steps=20, l2=10.0, preset="paper")], tmp_path / "r"
+    )
+    last = found.trials.iloc[-1]
+    assert last.score == pytest.approx(frame.kl_aggregate.mean(), rel=1e-6)
+    by_kind = frame.groupby(frame.problem.str.rsplit("-s", n=1).str[0]).kl_aggregate
+    assert last.stderr == pytest.approx(np.sqrt((by_kind.var() * 2).sum()) / 4, rel=1e-6)
+    assert found.best["score"] == found.trials.score.min()
+
+
+def test_a_study_resumes_and_repeats_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "s.journal"
+    two = fast(path, trials=2)
+    assert len(two.trials) == 2
+    whole = fast(path)
+    assert len(whole.trials) == 3
+    assert list(whole.trials.score[:2]) == list(two.trials.score)
+    monkeypatch.setattr("pp_testbed.experiments.tune.run", None)  # nothing is left to run
+    assert list(fast(path).trials.score) == list(whole.trials.score)
+
+
+@pytest.mark.parametrize(("sampler", "name"), [("random", "s.journal"), ("tpe", "s.db")])
+def test_samplers_draw_from_the_ranges_and_are_the_same_again(tmp_path, sampler, name):
+    scores = []
+    for part in ("a", "b"):
+        (tmp_path / part).mkdir()
+        found = fast(tmp_path / part / name, sampler=sampler, trials=4)
+        assert found.trials.options[0] == {}
+        drawn = [float(options["l2"]) for options in found.trials.options[1:]]
+        assert all(0.1 <= value <= 10 for value in drawn)
+        assert len(set(drawn)) == 3
+        scores.append(list(found.trials.score))
+    assert scores[0] == scores[1]
+    resumed = fast(tmp_path / "a" / name, sampler=sampler, trials=6)
+    assert len({json.dumps(options) for options in resumed.trials.options}) == 6
+
+
+def _tune_here(path):
+    fast(path)
+
+
+def test_two_processes_share_a_study(tmp_path):
+    path = tmp_path / "s.journal"
+    code = f"from tests.test_tune import _tune_here; _tune_here({str(path)!r})"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    trials = fast(path).trials
+    assert sorted(str(options) for options in trials.options) == sorted(
+        str(options) for options in [{}, {"l2": "0.1"}, {"l2": "10.0"}]
+    )
+
+
+def _begin_a_trial_and_die(path):
+    study = optuna.load_study(study_name="mlp", storage=_storage(path))
+    study.enqueue_trial({}, user_attrs={"options": json.dumps({"l2": "0.1"})})
+    trial = study.ask()
+    import socket
+
+    trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
+    os._exit(1)
+
+
+def test_a_trial_whose_process_died_runs_again(tmp_path):
+    path = tmp_path / "s.journal"
+    fast(path, trials=1)
+    process = multiprocessing.get_context("spawn").Process(target=_begin_a_trial_and_die, args=(path,))
+    process.start()
+    process.join()
+    found = fast(path)
+    assert [options.get("l2") for options in found.trials.options].count("0.1") == 1
+    assert len(found.trials) == 3
+
+
+def test_a_trial_that_fails_says_why_and_the_others_go_on(tmp_path):
+    grid = {"learning_rate": [1e-3, 1e38]}
+    found = tune(FAST, suite="smoke", grid=grid, study=tmp_path / "s.journal", progress=False)
+    assert found.trials.error[1].startswith("kl_")
+    assert found.best["options"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"grid": {"l3": [1]}}, "unknown option of mlp 'l3'; did you mean 'l2'?"),
+        ({"sampler": "tp"}, "unknown sampler 'tp'; did you mean 'tpe'"),
+        ({"metric": "kl"}, "unknown metric 'kl'; expected one of kl_aggregate"),
+        ({"method": "prior", "grid": None}, "prior has no sweep: say what to vary"),
+        ({"suite": "3d"}, "unknown suite '3d'"),
+        ({"suite": "2d"}, "holds a study with suite smoke-tune, not 2d-tune"),
+        ({"metric": "nll"}, "holds a study with metric kl_aggregate, not nll"),
+        ({"method": "ensemble"}, "holds a study of mlp, not of ensemble"),
+        ({"study": __file__}, "is not a study that can be opened"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, arguments, words):
+    path = tmp_path / "s.journal"
+    fast(path, trials=1)
+    defaults = {"method": FAST, "suite": "smoke", "grid": GRID, "study": path, "progress": False}
+    with pytest.raises(pt.UsageError) as caught:
+        tune(**{**defaults, **arguments})
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_sampler_that_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(pt.UsageError, match="the sampler gp needs torch, which is not installed"):
+        fast(tmp_path / "s.journal", sampler="gp")
+
+
+def test_points_and_ranges():
+    made = method("dropout", preset="paper")
+    points = distinct_points(made, sweep_of(MethodSpec("dropout"), made, None))
+    assert points[0] == {}
+    assert len(points) == 10 * 3 * 4 + 3  # of which the defaults are one
+    held = sweep_of(MethodSpec("mlp"), method("mlp"), None)
+    assert all("size" not in grid for grid in held)
+    trial = optuna.trial.FixedTrial({"rate": 0.25, "l2": 2.0, "hidden": "50,50", "mask_inputs": "True"})
+    assert suggest(trial, made.sweep) == {
+        "rate": "0.25",
+        "l2": "2.0",
+        "hidden": "50,50",
+        "mask_inputs": "True",
+    }
+    assert parse_grid(["l2=0.1,1", "hidden=50,50;100"]) == {"l2": ["0.1", "1"], "hidden": ["50,50", "100"]}
+    with pytest.raises(pt.UsageError, match="expected OPTION=VALUES"):
+        parse_grid(["l2"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_sweep_is_one_of_options_that_the_method_has(name):
+    made = method(name, preset="paper")
+    if hasattr(made, "sweep"):
+        space = sweep_of(MethodSpec(name), made, None)
+        assert len(distinct_points(made, space)) > 1
+
+
+def test_shipped_presets():
+    for name, entry in tuned().items():
+        assert entry["suite"] == "2d-tune"
+        assert entry["score"] <= entry["default_score"] or entry["held"]
+        made = method(name)
+        for option, text in entry["options"].items():
+            assert getattr(method(name, preset="paper", **{option: text}), option) == getattr(made, option)
+    assert method("nuts") == method("nuts", preset="paper")
+    assert method("mlp", l2=3.0).l2 == 3.0
+
+
+def test_the_command_line_tunes_saves_and_runs_a_preset(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = [
+        "tune",
+        "--method",
+        "mlp",
+        "--suite",
+        "smoke",
+        "--grid",
+        "l2=1,10",
+        "--set",
+        "mlp.num_steps=20",
+    ]
+    result = CliRunner().invoke(app, [*command, "--save", "tuned.json", "--format", "csv", "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    entry = json.loads((tmp_path / "tuned.json").read_text())["mlp"]
+    assert entry["held"] == {"num_steps": "20"}
+    assert entry["trials"] == 2
+    assert entry["version"] == pt.__version__
+    assert (tmp_path / "tuning" / "mlp-grid.journal").exists()
+    result = CliRunner().invoke(app, [*command, "--sampler", "grids"])
+    assert result.exit_code == 2
+    assert "unknown sampler 'grids'; did you mean 'grid'" in result.output

@@ -27,11 +27,11 @@ def resident_mib(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
-def measured(arguments: list[str], environment: dict[str, str]) -> tuple[float, float]:
-    """Run `pp-testbed` with these arguments: seconds, and the peak of its total memory in MiB."""
+def measured(command: list[str], environment: dict[str, str]) -> tuple[float, float]:
+    """Run a command: seconds, and the peak of its total memory in MiB."""
     start, peak = time.perf_counter(), 0.0
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
+        command,
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -40,5 +40,5 @@ def measured(arguments: list[str], environment: dict[str, str]) -> tuple[float, 
         peak = max(peak, sum(resident_mib(pid) for pid in descendants(process.pid)))
         time.sleep(0.05)
     if process.returncode:
-        raise SystemExit(f"pp-testbed {' '.join(arguments)} ended with {process.returncode}")
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
     return time.perf_counter() - start, peak

@@ -70,7 +70,8 @@ Settings = Annotated[
 ]
 Seeds = Annotated[str, typer.Option(help="Only these seeds, as in 0-4 or 0,3.")]
 Preset = Annotated[
-    str, typer.Option(help="Defaults of methods: tuned, or paper for those of the publications.")
+    str,
+    typer.Option(help="Defaults of methods: tuned, paper (the publications'), or a file of `tune --save`."),
 ]
 StoreOption = Annotated[Path | None, typer.Option("--store", help="The directory of references.")]
 
@@ -227,13 +228,22 @@ def tune(
     with plain_errors():
         from pp_testbed.experiments.tune import parse_grid
         from pp_testbed.experiments.tune import tune as find
+        from pp_testbed.inference.base import read_presets
+        from pp_testbed.report.leaderboard import FORMATS
 
-        if save is not None and not save.parent.is_dir():
-            raise UsageError(f"--save {save}: there is no directory {save.parent}")
-        (spec,) = _specs(method, settings or [])
+        specs = _specs(method, settings or [])
+        if len(specs) != 1:
+            raise UsageError(f"--method {method}: expected one method")
+        if format not in FORMATS:
+            raise unknown("format", format, FORMATS)
+        if save is not None:
+            if save.suffix != ".json" or not save.parent.is_dir():
+                raise UsageError(f"--save {save}: expected a .json file in a directory that is there")
+            if save.exists():
+                read_presets(save)
         try:
             found = find(
-                spec,
+                specs[0],
                 suite=suite,
                 sampler=sampler,
                 trials=trials,
@@ -253,6 +263,8 @@ def tune(
             f"best on {found.suite}: {_escaped(options or 'the defaults')} with {metric} "
             f"{best['score']:.4f} ± {best['stderr']:.4f}; {len(found.trials)} trials"
         )
+        if found.elsewhere:
+            errors.print(f"{found.elsewhere} trials are with other processes: run it again to see them")
         if save is not None:
             found.save(save)
 

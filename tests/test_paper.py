@@ -1,6 +1,7 @@
 """Figures of results: what they draw is what the results say."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import pp_testbed as pt
@@ -27,8 +28,8 @@ def results(tmp_path_factory):
 def test_every_figure_is_drawn(results, name, tmp_path):
     figure = pt.figure(name, results)
     figure.savefig(tmp_path / "figure.png")
-    texts = [axis.get_title() + axis.get_xlabel() + axis.get_ylabel() for axis in figure.axes]
-    assert any(texts)
+    shown = [axis for axis in figure.axes if axis.get_visible()]
+    assert all(axis.has_data() and axis.get_title() + axis.get_xlabel() for axis in shown)
 
 
 def test_agents_shows_paired_ratios_and_the_exact_posterior(results):
@@ -36,17 +37,54 @@ def test_agents_shows_paired_ratios_and_the_exact_posterior(results):
     assert EXACT in set(frame.label)
     figure = pt.figure("agents", results)
     labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    lines = {
-        tuple(line.get_ydata()): line.get_xdata()
-        for line in figure.axes[1].lines
-        if len(line.get_xdata()) > 2
-    }
-    (points,) = lines.values()
+    dots = [line for line in figure.axes[1].lines if line.get_marker() == "o"]
+    points = [x for _, x in sorted((line.get_ydata()[0], line.get_xdata()[0]) for line in dots)]
     base = frame[frame.label == "mlp"]
     for label, x in zip(labels, points, strict=True):
         cells = frame[frame.label == label.partition(" (6")[0]]
         assert x == pytest.approx(paired_ratio(cells, base)[0])
-    assert list(points) == sorted(points, reverse=True)
+    assert points == sorted(points, reverse=True)
+    assert {line.get_markerfacecolor() for line in dots} == {"tab:blue"}
+
+
+def test_a_method_on_fewer_problems_is_hollow_and_counted(results):
+    fewer = results[(results.method != "ensemble") | (results.num_train == 1)]
+    axis = pt.figure("agents", fewer).axes[1]
+    dots = sorted((line.get_ydata()[0], line) for line in axis.lines if line.get_marker() == "o")
+    labels = [text.get_text() for text in axis.figure.axes[0].get_yticklabels()]
+    for (_, dot), label in zip(dots, labels, strict=True):
+        assert (dot.get_markerfacecolor() == "white") == ("(2 problems)" in label)
+    assert sum("(2 problems)" in label for label in labels) == 2
+
+
+def test_regimes_are_paired_by_problem(results):
+    """A problem that the baseline does not have is left out of a method's mean too."""
+    twice = pd.concat(
+        [results, results.assign(problem=results.problem.str.replace("-s0", "-s1"), kl_joint=100.0)]
+    )
+    without = twice[(twice.method != "mlp") | ~twice.problem.str.endswith("-s1")]
+    texts = [
+        [text.get_text() for axis in pt.figure("regimes", frame).axes for text in axis.texts]
+        for frame in (results, without)
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_profiles_leave_out_configurations_that_are_not_complete(results):
+    part = results[(results.method != "ensemble+") | (results.num_train == 1)]
+    added = pd.concat([part, results[results.method == "ensemble"].iloc[:1].assign(config=results.config[0])])
+    assert pt.figure("size", added).axes[0].get_title() == "ensemble: size, 6 problems"
+
+
+def test_published_numbers_stand_only_where_they_belong(results):
+    table = pt.leaderboard(results.assign(suite="2d"), published=True).set_index("method")
+    assert table.published_kl_joint["mlp"] == 1.367
+    assert table.published_kl_joint.notna().sum() == 1  # the others are variants
+    for options in ({"by": ["num_train"]}, {"baseline": "ensemble+ (prior_scale=1.0)"}):
+        with pytest.raises(pt.UsageError, match="the published means are over the suite 2d"):
+            pt.leaderboard(results.assign(suite="2d"), published=True, **options)
+    with pytest.raises(pt.UsageError, match="the published means are over the suite 2d"):
+        pt.leaderboard(results, published=True)
 
 
 def test_curves_are_means_over_the_other_properties(results):

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from pp_testbed.cli import app
 from pp_testbed.experiments.problems import tuning_suite
 from pp_testbed.experiments.specs import MethodSpec
 from pp_testbed.experiments.tune import _storage, distinct_points, parse_grid, suggest, sweep_of, tune
-from pp_testbed.inference.base import METHODS, method, tuned
+from pp_testbed.inference.base import METHODS, method, read_presets
 
 FAST = MethodSpec("mlp", (("num_steps", "20"),))
 GRID = {"l2": [0.1, 1.0, 10.0]}
@@ -75,8 +76,11 @@ def test_samplers_draw_from_the_ranges_and_are_the_same_again(tmp_path, sampler,
     assert len({json.dumps(options) for options in resumed.trials.options}) == 6
 
 
+MANY = {"l2": [float(l2) for l2 in range(1, 21)]}
+
+
 def _tune_here(path):
-    fast(path)
+    tune(FAST, suite="smoke", grid=MANY, study=path, progress=False)
 
 
 def test_two_processes_share_a_study(tmp_path):
@@ -84,19 +88,22 @@ def test_two_processes_share_a_study(tmp_path):
     code = f"from tests.test_tune import _tune_here; _tune_here({str(path)!r})"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait(timeout=300) for process in processes] == [0, 0]
-    trials = fast(path).trials
-    assert sorted(str(options) for options in trials.options) == sorted(
-        str(options) for options in [{}, {"l2": "0.1"}, {"l2": "10.0"}]
-    )
+    trials = tune(FAST, suite="smoke", grid=MANY, study=path, progress=False).trials
+    assert {options.get("l2", "1.0") for options in trials.options} == {repr(l2) for l2 in MANY["l2"]}
+    assert len(trials) == len(MANY["l2"])
+
+
+def begin(trial, process):
+    """What a process says of a trial that it has claimed."""
+    for key, value in [("process", process), ("version", pt.__version__), ("options", '{"l2": "0.1"}')]:
+        trial.set_user_attr(key, value)
 
 
 def _begin_a_trial_and_die(path):
     study = optuna.load_study(study_name="mlp", storage=_storage(path))
-    study.enqueue_trial({}, user_attrs={"options": json.dumps({"l2": "0.1"})})
     trial = study.ask()
-    import socket
-
-    trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
+    process = f"{socket.gethostname()}:{os.getpid()}"
+    begin(trial, process)
     os._exit(1)
 
 
@@ -109,6 +116,75 @@ def test_a_trial_whose_process_died_runs_again(tmp_path):
     found = fast(path)
     assert [options.get("l2") for options in found.trials.options].count("0.1") == 1
     assert len(found.trials) == 3
+    assert found.elsewhere == 0
+
+
+def test_a_trial_of_another_machine_is_left_to_it(tmp_path):
+    path = tmp_path / "s.journal"
+    fast(path, trials=1)
+    study = optuna.load_study(study_name="mlp", storage=_storage(path))
+    trial = study.ask()
+    for key, value in {
+        "process": "elsewhere:7",
+        "version": pt.__version__,
+        "options": '{"l2": "0.1"}',
+    }.items():
+        trial.set_user_attr(key, value)
+    found = fast(path)
+    assert list(found.trials.options) == [{}, {"l2": "10.0"}]
+    assert found.elsewhere == 1
+
+
+def test_another_grid_in_the_same_study_runs_its_own_points(tmp_path):
+    path = tmp_path / "s.journal"
+    fast(path)
+    other = tune(FAST, suite="smoke", grid={"l2": [10.0, 0.01, 100.0]}, study=path, progress=False)
+    assert sorted(str(options) for options in other.trials.options) == sorted(
+        str(options) for options in [{}, {"l2": "10.0"}, {"l2": "0.01"}, {"l2": "100.0"}]
+    )
+
+
+def test_other_settings_code_or_versions_are_another_study(tmp_path, monkeypatch):
+    path = tmp_path / "s.journal"
+    fast(path)
+    slower = MethodSpec("mlp", (("num_steps", "30"),))
+    with pytest.raises(pt.UsageError, match="holds a study with another mlp: other --set, other code"):
+        tune(slower, suite="smoke", grid=GRID, study=path, progress=False)
+    monkeypatch.setattr(pt, "__version__", "9.9")
+    assert fast(path, trials=1).trials.trial[0] == 3  # nothing of the old version counts
+
+
+def test_numbers_of_a_grid_span_a_range_for_samplers(tmp_path):
+    grid = {"l2": ["0.1", "10"], "hidden": ["20", "30,30"]}
+    found = tune(
+        FAST,
+        suite="smoke",
+        grid=grid,
+        study=tmp_path / "s.journal",
+        sampler="random",
+        trials=5,
+        progress=False,
+    )
+    drawn = [options for options in found.trials.options if options]
+    assert len({options["l2"] for options in drawn}) == 4
+    assert {options["hidden"] for options in drawn} <= {"20", "30,30"}
+
+
+def test_options_that_a_method_refuses_are_failed_trials(tmp_path):
+    spec = MethodSpec("mile", (("num_steps", "5"), ("size", "2"), ("num_draws", "5")))
+    grid = {"warmup": [0, 20], "thinning": [0, 1]}
+    found = tune(
+        spec,
+        suite="smoke",
+        grid=grid,
+        study=tmp_path / "s.journal",
+        sampler="random",
+        trials=4,
+        progress=False,
+    )
+    refused = found.trials[found.trials.error.str.contains("need thinning=0")]
+    assert len(refused) == 1
+    assert len(found.trials) == 5
 
 
 def test_a_trial_that_fails_says_why_and_the_others_go_on(tmp_path):
@@ -176,9 +252,18 @@ def test_every_sweep_is_one_of_options_that_the_method_has(name):
 
 
 def test_shipped_presets():
-    for name, entry in tuned().items():
+    assert set(read_presets("tuned")) > {
+        "mlp",
+        "ensemble",
+        "dropout",
+        "bbb",
+        "hypermodel",
+        "ensemble+",
+        "sgmcmc",
+    }
+    for name, entry in read_presets("tuned").items():
         assert entry["suite"] == "2d-tune"
-        assert entry["score"] <= entry["default_score"] or entry["held"]
+        assert entry["score"] <= entry["default_score"]
         made = method(name)
         for option, text in entry["options"].items():
             assert getattr(method(name, preset="paper", **{option: text}), option) == getattr(made, option)
@@ -205,6 +290,16 @@ def test_the_command_line_tunes_saves_and_runs_a_preset(tmp_path, monkeypatch):
     assert entry["held"] == {"num_steps": "20"}
     assert entry["trials"] == 2
     assert entry["version"] == pt.__version__
+    assert method("mlp", preset="tuned.json").l2 == float(entry["options"].get("l2", 1.0))
+    (tmp_path / "broken.json").write_text("{")
+    for arguments, words in [
+        (["--save", "broken.json"], "broken.json is not a file of presets"),
+        (["--format", "tabel"], "unknown format 'tabel'; did you mean 'table'"),
+        (["--method", "mlp,ensemble"], "expected one method"),
+    ]:
+        result = CliRunner().invoke(app, [*command, *arguments])
+        assert result.exit_code == 2
+        assert words in result.output
     assert (tmp_path / "tuning" / "mlp-grid.journal").exists()
     result = CliRunner().invoke(app, [*command, "--sampler", "grids"])
     assert result.exit_code == 2

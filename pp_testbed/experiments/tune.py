@@ -2,7 +2,8 @@
 
 A study is Optuna's: a journal (or SQLite) file that resumes and that several processes may share. Each
 trial is a method with some options, run by `runner.run` like any other, many trials together, so that
-numbers are batched into one compiled program and cells that are done are not run again.
+numbers are batched into one compiled program and cells that are done are not run again. What has been
+tried is known by its options, not by the number of trials.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,12 @@ import pp_testbed
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.experiments.aggregate import stderr_of_mean, strata
-from pp_testbed.experiments.identity import config_text, describe
+from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.problems import tuning_suite
 from pp_testbed.experiments.runner import run
 from pp_testbed.experiments.specs import MethodSpec, resolve
 from pp_testbed.experiments.store import OK, create_directory, write_whole
-from pp_testbed.inference.base import METHODS, method_name, with_options
+from pp_testbed.inference.base import METHODS, method_name, read_presets, with_options
 
 SAMPLERS = {
     "grid": "every point of the method's sweep",
@@ -39,6 +41,8 @@ SAMPLERS = {
 }
 METRICS = ("kl_aggregate", "kl_joint", "kl_dyadic", "kl_marginal", "nll", "brier", "ece")
 AT_ONCE = {"grid": 16, "random": 16, "tpe": 4, "gp": 1}  # trials that run together
+NUM_TRIALS = 30  # of a study whose sampler has no end
+LOST_AFTER = timedelta(days=1)  # a trial of another machine
 Options = dict[str, Any]
 
 
@@ -47,9 +51,11 @@ class Tuning:
     """What a study has found so far.
 
     Attributes:
-        method, suite, metric: what was tuned, on which problems, by which mean score (less is better).
+        method, suite, metric, sampler: what was tuned, on which problems, by which mean score (less is
+            better), and how.
         held: options that were held at other values than the defaults.
         trials: one row per trial that ended: the options that it changed, `score`, `stderr`, `error`.
+        elsewhere: trials that other processes are at.
     """
 
     method: str
@@ -58,13 +64,15 @@ class Tuning:
     sampler: str
     held: Options
     trials: pd.DataFrame
+    elsewhere: int = 0
 
     @property
     def best(self) -> dict[str, Any]:
         """The trial with the lowest score: `options`, `score`, `stderr`."""
         done = self.trials[self.trials.error == ""]
         if done.empty:
-            raise UsageError(f"no trial of {self.method} has ended well: {self.trials.error.iloc[0]}")
+            errors = [*self.trials.error, "none has ended yet"]
+            raise UsageError(f"no trial of {self.method} has ended well: {errors[0]}")
         row = done.loc[done.score.idxmin()]
         return {"options": row.options, "score": float(row.score), "stderr": float(row.stderr)}
 
@@ -74,31 +82,162 @@ class Tuning:
         columns = [self.trials.trial, options, self.trials[["score", "stderr", "error"]]]
         return pd.concat(columns, axis=1).sort_values("score", ignore_index=True)
 
-    def entry(self) -> dict[str, Any]:
-        """The best trial as an entry of `tuned.json`."""
+    def entry(self, with_held: bool = False) -> dict[str, Any]:
+        """The best trial as an entry of a file of presets, such as `tuned.json`.
+
+        With `with_held`, the options that were held are part of the preset.
+        """
+        best = self.best
+        default = self.trials.score[~self.trials.options.astype(bool)]
         return {
-            **self.best,
+            **best,
+            "options": (self.held if with_held else {}) | best["options"],
             "metric": self.metric,
             "suite": self.suite,
             "sampler": self.sampler,
             "held": self.held,
-            "default_score": float(self.trials.score[~self.trials.options.astype(bool)].iloc[0]),
+            "default_score": float(default.iloc[0]) if len(default) else None,
             "trials": len(self.trials),
             "version": pp_testbed.__version__,
         }
 
     def save(self, path: str | os.PathLike[str], with_held: bool = False) -> None:
-        """Put the best trial into a file of presets, next to those of other methods.
-
-        With `with_held`, the options that were held are part of the preset.
-        """
+        """Put the best trial into a file of presets, next to those of other methods."""
         path = Path(path)
-        entries = json.loads(path.read_text()) if path.exists() else {}
-        entry = self.entry()
-        if with_held:
-            entry["options"] = self.held | entry["options"]
-        text = json.dumps(dict(sorted((entries | {self.method: entry}).items())), indent=1) + "\n"
+        entries = read_presets(path) if path.exists() else {}
+        entries = entries | {self.method: self.entry(with_held)}
+        text = json.dumps(dict(sorted(entries.items())), indent=1) + "\n"
         write_whole(path, lambda file: file.write(text.encode()))
+
+
+@dataclass
+class Study:
+    """A study of Optuna, seen as options that are done, that somebody is at, or that nobody has.
+
+    Attributes:
+        study: Optuna's. sampler: the name of the sampler, seed: its seed.
+        space: the grids of the sweep. points: all of their points, which a grid runs.
+        limit: how many different options are tried in all.
+        failed: options that failed since this process opened it; earlier failures are tried again.
+    """
+
+    study: Any
+    sampler: str
+    seed: int
+    space: tuple[Options, ...]
+    points: list[str]
+    limit: int
+    failed: set[str] = field(default_factory=set)
+
+    def claim(self) -> list[tuple[Any, Options]]:
+        """The trials that this process runs next, with their options; none if nothing is left."""
+        claimed: list[tuple[Any, Options]] = []
+        for _ in range(10 * AT_ONCE[self.sampler]):  # draws of options that were tried before
+            if len(claimed) == AT_ONCE[self.sampler] or (text := self._next()) is None:
+                break
+            if self.sampler != "grid":
+                # A seed for each trial, so that a study that is resumed does not repeat itself.
+                number = len(self.study.get_trials(deepcopy=False))
+                self.study.sampler = _sampler(self.sampler, self.seed + number)
+            trial = self.study.ask()
+            trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
+            trial.set_user_attr("version", pp_testbed.__version__)
+            text = text or self._suggest(trial)
+            taken = self._options("done", "running") | self.failed
+            trial.set_user_attr("options", text)
+            # Of two processes that have claimed the same, the one with the lower number has it.
+            rivals = [other.number for other in self._trials("running") if _options(other) == text]
+            if text in taken or min(rivals) < trial.number:
+                self._fail(trial)
+            else:
+                claimed.append((trial, json.loads(text)))
+        return claimed
+
+    def tell(self, trial: Any, cells: pd.DataFrame, metric: str) -> None:
+        """Give a trial its score, the mean over problems, or the error of a cell that failed."""
+        errors = cells.error[cells.status != OK]
+        score = cells[metric].mean()
+        if len(errors) or not math.isfinite(score):
+            self.tell_error(trial, errors.iloc[0] if len(errors) else f"{metric} is {score}")
+        else:
+            trial.set_user_attr("stderr", stderr_of_mean(cells[metric], strata(cells)))
+            self.study.tell(trial, float(score), skip_if_finished=True)
+
+    def tell_error(self, trial: Any, error: str) -> None:
+        """Say of a trial that it failed, and why."""
+        trial.set_user_attr("error", error)
+        self.failed.add(trial.user_attrs["options"])
+        self._fail(trial)
+
+    def table(self) -> pd.DataFrame:
+        """One row per options that are done, or that failed; of a grid, only its own points."""
+        rows: dict[str, dict[str, Any]] = {}
+        for trial in [*self._trials("failed"), *self._trials("done")]:  # the latter replace the former
+            text = _options(trial)
+            if self.sampler == "grid" and text not in self.points:
+                continue
+            rows[text] = {
+                "trial": trial.number,
+                "options": json.loads(text),
+                "score": float("nan") if trial.value is None else trial.value,
+                "stderr": trial.user_attrs.get("stderr", float("nan")),
+                "error": trial.user_attrs.get("error", ""),
+            }
+        table = pd.DataFrame(list(rows.values()), columns=["trial", "options", "score", "stderr", "error"])
+        return table.sort_values("trial", ignore_index=True)
+
+    def _next(self) -> str | None:
+        """Options that nobody has: of the grid, or the defaults; "" for the sampler's; None if none."""
+        taken = self._options("done", "running") | self.failed
+        if self.sampler == "grid":
+            left = [point for point in self.points if point not in taken]
+            return left[0] if left and len(self.points) - len(left) < self.limit else None
+        if len(taken) >= self.limit:
+            return None
+        return self.points[0] if self.points[0] not in taken else ""
+
+    def _suggest(self, trial: Any) -> str:
+        try:
+            return _as_text(suggest(trial, self.space))
+        except ValueError as error:
+            changed = f"the study was begun with another sweep ({error})"
+            raise UsageError(f"{changed}: name another with --study") from error
+
+    def _trials(self, state: str) -> list[Any]:
+        """Trials of this version that are done, failed with an error, or running and not lost."""
+        from optuna.trial import TrialState as State
+
+        chosen = []
+        for trial in self.study.get_trials(deepcopy=False):
+            attributes = trial.user_attrs
+            if attributes.get("version") != pp_testbed.__version__ or "options" not in attributes:
+                continue
+            is_in = {
+                "done": trial.state == State.COMPLETE,
+                "failed": trial.state == State.FAIL and "error" in attributes,
+                "running": trial.state == State.RUNNING,
+            }
+            if is_in[state]:
+                chosen.append(trial)
+        return chosen
+
+    def _options(self, *states: str) -> set[str]:
+        return {_options(trial) for state in states for trial in self._trials(state)}
+
+    def release_lost(self) -> None:
+        """Fail the trials whose process is gone, so that their options are free again."""
+        for trial in self._trials("running"):
+            if _is_lost(trial):
+                self._fail(trial)
+
+    def elsewhere(self) -> int:
+        """How many trials other processes are at."""
+        return len(self._trials("running"))
+
+    def _fail(self, trial: Any) -> None:
+        from optuna.trial import TrialState
+
+        self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
 
 def tune(
@@ -122,10 +261,11 @@ def tune(
             attribute `sweep`; options that are given are held.
         suite: a suite; its grid with seeds 1000 and 1001 is what methods are tuned on.
         sampler: one of `SAMPLERS`.
-        trials: of this study in all; the grid has as many as it has points, others 30 if None.
+        trials: different options that this study tries in all, the defaults among them; the grid has as
+            many as it has points, others 30 if None.
         metric: one of `METRICS`.
-        study: a journal file, or SQLite where it ends in .db; `tuning/METHOD.journal` if None. Cells are
-            kept in `results` beside it.
+        study: a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal` if None. Cells
+            are kept in `results` beside it.
         grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
         seed: of the sampler. jobs, progress, config: as for `run`.
 
@@ -138,31 +278,49 @@ def tune(
     spec = MethodSpec(method) if isinstance(method, str) else method
     if isinstance(spec, MethodSpec):
         spec = replace(spec, preset="paper")
-    made = resolve(spec)
+    made, evaluation = resolve(spec), config or Evaluation()
     name, problems = method_name(made), tuning_suite(suite)
     space = sweep_of(spec, made, grid)
-    points = distinct_points(made, space)
+    points = [_as_text(point) for point in distinct_points(made, space)]
     path = Path(study or Path("tuning") / f"{name}-{sampler}.journal")
     create_directory(path.parent, "a study")
-    opened = _open(path, name, problems.name, metric, sampler)
-    _enqueue(opened, points if sampler == "grid" else [{}])
-    limit = trials or (len(points) if sampler == "grid" else 30)
-    while batch := _ask(opened, sampler, space, limit, seed):
-        options = [json.loads(trial.user_attrs["options"]) for trial in batch]
-        variants = [_with(spec, made, point) for point in options]
-        configs = [config_text(resolve(variant), config or Evaluation()) for variant in variants]
-        distinct = list(dict(zip(configs, variants, strict=True)).values())
-        results = path.parent / "results"
-        frame = run(problems, distinct, results, jobs=jobs, progress=progress, config=config)
-        _tell(opened, batch, configs, frame, metric)
+    purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
+    purpose["configuration"] = config_hash(config_text(made, evaluation))
+    limit = trials or (len(points) if sampler == "grid" else NUM_TRIALS)
+    opened = Study(_open(path, name, purpose), sampler, seed, space, points, limit)
+    opened.release_lost()
+    while claimed := opened.claim():
+        variants, configs = {}, {}
+        for trial, options in claimed:
+            variant = _with(spec, made, options)
+            try:
+                configs[trial] = config_text(resolve(variant), evaluation)
+            except UsageError as error:
+                opened.tell_error(trial, str(error))
+            else:
+                variants[configs[trial]] = variant
+        if not variants:
+            continue
+        frame = run(
+            problems,
+            list(variants.values()),
+            path.parent / "results",
+            jobs=jobs,
+            progress=progress,
+            config=evaluation,
+        )
+        for trial, text in configs.items():
+            opened.tell(trial, frame[frame.config == text], metric)
     held = dict(spec.options) if isinstance(spec, MethodSpec) else {}
-    return Tuning(name, problems.name, metric, sampler, held, _table(opened))
+    return Tuning(name, problems.name, metric, sampler, held, opened.table(), opened.elsewhere())
 
 
 def sweep_of(spec: Any, made: Any, grid: Mapping[str, Sequence[Any]] | None) -> tuple[Options, ...]:
     """The grids of a method, without the options that its name or the user holds."""
     if grid:
-        return ({option: tuple(values) for option, values in grid.items()},)
+        return (
+            {o: tuple(getattr(with_options(made, {o: value}), o) for value in v) for o, v in grid.items()},
+        )
     sweep = getattr(made, "sweep", ())
     held = set()
     if isinstance(spec, MethodSpec):
@@ -220,6 +378,14 @@ def _text(value: Any) -> str:
     return repr(value)
 
 
+def _as_text(options: Options) -> str:
+    return json.dumps(options, sort_keys=True)
+
+
+def _options(trial: Any) -> str:
+    return trial.user_attrs["options"]
+
+
 def _with(spec: Any, made: Any, point: Options) -> Any:
     """The method with other options, in a form that workers can resolve."""
     if isinstance(spec, MethodSpec):
@@ -232,14 +398,13 @@ def _key(made: Any) -> str:
     return json.dumps(describe(made), sort_keys=True)
 
 
-def _open(path: Path, name: str, suite: str, metric: str, sampler: str) -> Any:
-    """The study of a file, made if it is not there; or a UsageError if it is another one."""
+def _open(path: Path, name: str, purpose: dict[str, str]) -> Any:
+    """The study of a file, made if it is not there; or a UsageError if it has another purpose."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if sampler == "gp" and importlib.util.find_spec("torch") is None:
+    if purpose["sampler"] == "gp" and importlib.util.find_spec("torch") is None:
         raise UsageError("the sampler gp needs torch, which is not installed; grid, random and tpe do not")
-    purpose = {"suite": suite, "metric": metric, "sampler": sampler}
     try:
         storage = _storage(path)
         found = optuna.get_all_study_names(storage)
@@ -252,9 +417,12 @@ def _open(path: Path, name: str, suite: str, metric: str, sampler: str) -> Any:
         first = str(error).splitlines()[:1]
         raise UsageError(f"{path} is not a study that can be opened: {''.join(first)}") from error
     for key, value in purpose.items():
-        if study.user_attrs.setdefault(key, value) != value:
-            known = f"{path} holds a study with {key} {study.user_attrs[key]}, not {value}"
-            raise UsageError(f"{known}: name another with --study")
+        known = study.user_attrs.get(key, value)
+        if known != value:
+            what = f"{key} {known}, not {value}"
+            if key == "configuration":
+                what = f"another {name}: other --set, other code or another evaluation"
+            raise UsageError(f"{path} holds a study with {what}; name another with --study")
         study.set_user_attr(key, value)
     return study
 
@@ -273,7 +441,6 @@ def _sampler(name: str, seed: int) -> Any:
     import optuna
 
     kinds: dict[str, Any] = {
-        "grid": optuna.samplers.RandomSampler,  # whose points are all in the queue
         "random": optuna.samplers.RandomSampler,
         "tpe": optuna.samplers.TPESampler,
         "gp": optuna.samplers.GPSampler,
@@ -281,28 +448,13 @@ def _sampler(name: str, seed: int) -> Any:
     return kinds[name](seed=seed)
 
 
-def _enqueue(study: Any, points: list[Options]) -> None:
-    """Queue points that the study does not have, and again those whose process died."""
-    from optuna.trial import TrialState
-
-    there = set()
-    for trial in study.get_trials(deepcopy=False):
-        if trial.state == TrialState.RUNNING and _is_dead(trial.user_attrs.get("process", "")):
-            study.tell(trial.number, state=TrialState.FAIL)
-            if "options" in trial.user_attrs:
-                study.enqueue_trial({}, user_attrs={"options": trial.user_attrs["options"]})
-        if trial.state != TrialState.FAIL or "error" in trial.user_attrs:
-            there.add(trial.user_attrs.get("options"))
-    for point in points:
-        if json.dumps(point, sort_keys=True) not in there:
-            study.enqueue_trial({}, user_attrs={"options": json.dumps(point, sort_keys=True)})
-
-
-def _is_dead(process: str) -> bool:
-    """Whether `host:pid` is no process of this machine any more."""
-    host, _, pid = process.rpartition(":")
+def _is_lost(trial: Any) -> bool:
+    """Whether a running trial's process is gone: not of this machine any more, or an earlier one of this."""
+    host, _, pid = trial.user_attrs.get("process", "").rpartition(":")
     if host != socket.gethostname():
-        return False
+        return datetime.now() - trial.datetime_start > LOST_AFTER
+    if int(pid) == os.getpid():
+        return True
     try:
         os.kill(int(pid), 0)
     except ProcessLookupError:
@@ -310,64 +462,3 @@ def _is_dead(process: str) -> bool:
     except PermissionError:
         return False
     return False
-
-
-def _ask(study: Any, sampler: str, space: tuple[Options, ...], limit: int, seed: int) -> list[Any]:
-    """The trials that run next, each with its `options`; none if the study is complete."""
-    from optuna.trial import TrialState
-
-    batch: list[Any] = []
-    while len(batch) < AT_ONCE[sampler]:
-        trials = study.get_trials(deepcopy=False)
-        is_waiting = any(trial.state == TrialState.WAITING for trial in trials)
-        started = [t for t in trials if t.state in (TrialState.RUNNING, TrialState.COMPLETE)]
-        failed = [t for t in trials if t.state == TrialState.FAIL and "error" in t.user_attrs]
-        if len(started) + len(failed) >= limit or (sampler == "grid" and not is_waiting):
-            break
-        # A seed for each trial: a study that is resumed does not repeat itself.
-        study.sampler = _sampler(sampler, seed + len(trials))
-        trial = study.ask()
-        trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
-        if "options" not in trial.user_attrs:
-            try:
-                point = suggest(trial, space)
-            except ValueError as error:
-                changed = f"the study was begun with another sweep ({error})"
-                raise UsageError(f"{changed}: name another with --study") from error
-            trial.set_user_attr("options", json.dumps(point, sort_keys=True))
-        batch.append(trial)
-    return batch
-
-
-def _tell(study: Any, batch: list[Any], configs: list[str], frame: pd.DataFrame, metric: str) -> None:
-    """Give the trials their scores: the mean over problems, or the error of a cell that failed."""
-    from optuna.trial import TrialState
-
-    for trial, config in zip(batch, configs, strict=True):
-        cells = frame[frame.config == config]
-        errors = cells.error[cells.status != OK]
-        score = cells[metric].mean()
-        if len(errors) or not math.isfinite(score):
-            trial.set_user_attr("error", errors.iloc[0] if len(errors) else f"{metric} is {score}")
-            study.tell(trial, state=TrialState.FAIL)
-        else:
-            trial.set_user_attr("stderr", stderr_of_mean(cells[metric], strata(cells)))
-            study.tell(trial, float(score))
-
-
-def _table(study: Any) -> pd.DataFrame:
-    """One row per trial that ended."""
-    rows = []
-    for trial in study.get_trials(deepcopy=False):
-        attributes = trial.user_attrs
-        if trial.value is not None or "error" in attributes:
-            rows.append(
-                {
-                    "trial": trial.number,
-                    "options": json.loads(attributes["options"]),
-                    "score": float("nan") if trial.value is None else trial.value,
-                    "stderr": attributes.get("stderr", float("nan")),
-                    "error": attributes.get("error", ""),
-                }
-            )
-    return pd.DataFrame(rows, columns=["trial", "options", "score", "stderr", "error"])

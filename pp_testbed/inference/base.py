@@ -12,9 +12,9 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
@@ -296,31 +296,35 @@ def method(name: str, *, preset: str = "tuned", **options: Any) -> Method:
     """A registered method by its name, with some of its hyperparameters changed.
 
     Args:
-        preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; or
-            "paper", the published defaults (of methods that are not in the paper, their classes').
+        preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; "paper",
+            the published defaults (of methods that are not in the paper, their classes'); or a JSON file
+            that `pp-testbed tune --save` wrote.
 
     >>> method("ensemble", size=30).size
     30
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
     entry = METHODS[name]
     module, attribute = entry.path.split(":")
     made = getattr(import_module(module), attribute)(name=name, **entry.options)
-    if preset == "tuned" and name in tuned():
-        made = with_options(made, tuned()[name]["options"])
-    return with_options(made, options)
+    found = read_presets(preset).get(name)
+    return with_options(with_options(made, found["options"]) if found else made, options)
 
 
-PRESETS = ("tuned", "paper")
-
-
-@cache
-def tuned() -> dict[str, dict[str, Any]]:
+def read_presets(preset: str | Path) -> dict[str, dict[str, Any]]:
     """What tuning found, by method: `options`, `score`, `stderr`, `metric`, `suite`, `trials`, `version`."""
-    return json.loads(files("pp_testbed").joinpath("data", "tuned.json").read_text())
+    if preset == "paper":
+        return {}
+    source: Any = Path(preset)
+    if preset == "tuned":
+        source = files("pp_testbed").joinpath("data", "tuned.json")
+    elif source.suffix != ".json":
+        raise unknown("preset", str(preset), ("tuned", "paper"))
+    try:
+        return json.loads(source.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{preset} is not a file of presets: {error}") from None
 
 
 def with_options(made: Any, options: dict[str, Any]) -> Any:
@@ -378,7 +382,8 @@ def check_within(made: Any, option: str, low: float, high: float) -> None:
     """Raise a UsageError unless low < option < high. Numbers that JAX traces were checked before."""
     value = getattr(made, option)
     if isinstance(value, int | float) and not low < value < high:
-        expected = f"between {max(low, 0.0):g} and {high:g}" if math.isfinite(high) else f"above {low:g}"
+        least = "of at least 0" if low < 0 else f"above {low:g}"
+        expected = f"between {max(low, 0.0):g} and {high:g}" if math.isfinite(high) else least
         raise UsageError(f"{method_name(made)}.{option}={value}: expected a number {expected}")
 
 

@@ -15,7 +15,7 @@ from numpyro.infer import TraceMeanField_ELBO
 
 from pp_testbed.errors import unknown
 from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within
-from pp_testbed.inference.map_ensemble import Trained
+from pp_testbed.inference.map_ensemble import Agent
 from pp_testbed.inference.svi import fit, weigh
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
@@ -58,12 +58,12 @@ class WeightPrior:
 
 
 @pytree_dataclass
-class BayesByBackprop(Trained):
+class BayesByBackprop(Agent):
     """Mean-field variational inference: Blundell et al., 2015, "Weight Uncertainty in Neural Networks".
 
     q(w) = N(m, softplus(r)²), independently, minimises E_q[mean cross-entropy] + κ KL(q ‖ p) / T with
     κ = d √rho where `adaptive`, else `kl_weight`. A Gaussian prior's KL is in closed form, a scale
-    mixture's is sampled. There is no weight decay besides (`l2` has no effect).
+    mixture's is sampled.
 
     Args:
         sigma: σ₁. sigma_2: σ₂. mixture_weight: π, of the first component. prior: "gaussian" or "mixture".
@@ -99,6 +99,8 @@ class BayesByBackprop(Trained):
             raise unknown("prior", self.prior, PRIORS)
         for option in ("sigma", "sigma_2", "start_scale"):
             check_within(self, option, 0.0, float("inf"))
+        check_within(self, "kl_weight", -1e-9, float("inf"))
+        check_within(self, "mixture_weight", -1e-9, 1.0 + 1e-9)
 
     @property
     def networks(self) -> int:
@@ -107,7 +109,7 @@ class BayesByBackprop(Trained):
 
     def fit(self, key: Array, task: Task) -> Sampled:
         key_start, key_train, _ = jax.random.split(key, 3)
-        agent = self.agent(task)
+        agent = AgentMLP(task.input_dim, task.num_classes, self.hidden, self.sigma)
         kl_weight = self.kl_weight * (
             jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_kl else 1.0
         )

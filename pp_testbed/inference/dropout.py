@@ -65,8 +65,8 @@ class Dropout(EpistemicAgent):
     """Dropout as a posterior: each draw is the network with one mask.
 
     Gal and Ghahramani, 2016, "Dropout as a Bayesian Approximation". Minimises E_mask[mean cross-entropy] +
-    c ‖θ‖², the penalty on the weights before the mask, with c as in `Trained`, whose l2 is the
-    published length scale.
+    c ‖θ‖², the penalty on the weights before the mask, with c as in `Trained`; where it is adaptive, l2
+    is the published length scale.
 
     Args:
         rate: p, the probability that a unit is dropped. mask_inputs: whether inputs are dropped too.
@@ -91,6 +91,8 @@ class Dropout(EpistemicAgent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.hidden and not self.mask_inputs:
+            raise UsageError(f"{method_name(self)}.hidden=(): expected a layer whose units can be dropped")
         if isinstance(self.rate, int | float) and not 0 <= self.rate < 1:
             raise UsageError(f"{method_name(self)}.rate={self.rate}: expected at least 0 and below 1")
 

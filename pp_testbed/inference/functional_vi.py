@@ -99,6 +99,9 @@ def log_likelihood(model: Program, latents: Params, args: Any) -> Array:
 class FunctionalVI(SVI):
     """Mean-field weights, fitted by the functional ELBO: Sun et al., 2019, "Functional Variational BNNs".
 
+    The scores of functions at K · `points` values are estimated from few functions, so that the gradient
+    of the KL is biased. The loss is `FunctionalELBO`, whatever `loss` is.
+
     Args:
         points: at which functions are compared. num_draws: functions per step, of each distribution.
     """

@@ -120,7 +120,9 @@ class Hypermodel(EpistemicAgent):
     """A network whose weights are a + B z with z ~ N(0, I), and an additive prior of the same kind.
 
     Dwaracherla et al., 2020, "Hypermodels for Exploration". Minimises E_z[mean cross-entropy] +
-    c (‖a‖² + ‖B‖²), c as in `Trained`.
+    c (‖a‖² + ‖B‖²), c as in `Trained`. The published code has z ~ N(0, I/m), so that its decay of B is m
+    times this one, and gives each layer of the prior's network its own part of the index, so that its
+    prior function is about m times smaller.
 
     Args:
         index_dim: m. prior_scale: times 1/√rho (`prior_power` 0.5) or 1/rho (1), the scale of the prior.

@@ -166,8 +166,8 @@ def eigen(root: Array) -> tuple[Array, Array]:
         values, directions = jnp.linalg.eigh(root.T @ root)
         return jnp.maximum(values, 0.0), directions
     values, left = jnp.linalg.eigh(root @ root.T)
-    # Of a direction without curvature nothing is known but that it is shrunken by nothing.
-    is_known = values > 1e-6 * values[-1]
+    # Directions of less curvature are lost in float32, and not orthogonal to the others.
+    is_known = values > 1e-5 * values[-1]
     scale = jnp.where(is_known, 1.0 / jnp.sqrt(jnp.where(is_known, values, 1.0)), 0.0)
     return jnp.where(is_known, values, 0.0), root.T @ left * scale
 

@@ -20,7 +20,7 @@ from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
 from pp_testbed.errors import unknown
-from pp_testbed.inference.base import Finite, Sweep, check_positive
+from pp_testbed.inference.base import Finite, Sweep, check_positive, check_within
 from pp_testbed.inference.svi import fit
 from pp_testbed.models.base import (
     Array,
@@ -58,19 +58,14 @@ def delta_guide(start: Params, index: Callable[[], Any] = lambda: None) -> Calla
 
 
 @pytree_dataclass
-class Trained:
-    """What the testbed's trained agents share: a network, its weight decay, and Adam.
-
-    Training minimises mean cross-entropy + c ‖θ‖² with c = l2 √rho d / T, or c = l2 / T where not
-    `adaptive_l2`: the MAP under θ ~ N(0, 1 / (2 c T)).
+class Agent:
+    """What the testbed's agents share: a network, and Adam.
 
     Args:
-        l2: λ. hidden: units of each hidden layer; () is logistic regression.
+        hidden: units of each hidden layer; () is logistic regression.
         num_steps, batch_size, learning_rate: of Adam; the whole data where T <= batch_size.
     """
 
-    l2: float = 1.0
-    adaptive_l2: bool = True
     hidden: tuple[int, ...] = (50, 50)
     num_steps: int = 1000
     batch_size: int = 100
@@ -84,6 +79,25 @@ class Trained:
     def networks(self) -> int:
         """How many networks one fit trains together."""
         return 1
+
+
+@pytree_dataclass
+class Trained(Agent):
+    """An agent that is trained with weight decay.
+
+    Training minimises mean cross-entropy + c ‖θ‖² with c = l2 √rho d / T, or c = l2 / T where not
+    `adaptive_l2`: the MAP under θ ~ N(0, 1 / (2 c T)).
+
+    Args:
+        l2: λ.
+    """
+
+    l2: float = 1.0
+    adaptive_l2: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_within(self, "l2", 0.0, float("inf"))
 
     def agent(self, task: Task) -> AgentMLP:
         """The network and its prior."""

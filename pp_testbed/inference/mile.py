@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.base import Finite, Sweep, check_positive
 from pp_testbed.inference.map_ensemble import Ensemble, map_members
-from pp_testbed.inference.mcmc import MCLMC, Target
+from pp_testbed.inference.mcmc import MCLMC, Target, check_groups
 from pp_testbed.models.base import Array, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 
@@ -43,6 +43,8 @@ class MILE(Ensemble):
         check_positive(self, "num_draws")
         if self.warmup == 0 and self.thinning > 0:
             raise UsageError(f"{self.name}.warmup=0: chains that are not tuned need thinning=0")
+        if self.thinning > 0:
+            check_groups(self.name, self.size * self.num_draws)
 
     def fit(self, key: Array, task: Task) -> Finite:
         agent = self.agent(task)
@@ -50,12 +52,16 @@ class MILE(Ensemble):
 
         def chain(key: Array) -> tuple[Any, Array]:
             params, losses = self.train_one(key, agent, task)
-            positions = self.chain(jax.random.fold_in(key, 1), target, ravel_pytree(params)[0])
+            key_chain = jax.random.split(key, 3)[2]  # which training does not use
+            positions = self.chain(key_chain, target, ravel_pytree(params)[0])
             return jax.vmap(target.latents)(positions), losses
 
         draws, losses = map_members(chain, key, self.size)  # leaves [size, draws, ...]
         together = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), draws)
-        return Finite.equal(Partial(AgentMLP.network, agent), together, losses)
+        number = self.size * self.num_draws
+        num_groups = check_groups(self.name, number) if self.thinning else 1  # the ensemble is all there is
+        log_weights = jnp.full(number, -jnp.log(number))
+        return Finite(Partial(AgentMLP.network, agent), together, log_weights, losses, num_groups)
 
     def chain(self, key: Array, target: Target, position: Array) -> Array:
         """Positions [draws, P] of a chain from a position [P]."""

@@ -19,9 +19,9 @@ class EnsembleNTK(EnsemblePlus):
     """An ensemble whose members each add a frozen function, linear in the weights of a random network.
 
     g(x) = J(x; θ₀) v, with θ₀ a start of the network, J its Jacobian and v another start whose last layer is
-    0: the last layer's part of the kernel is in the network's own start already, and their sum is a draw
-    of the Gaussian process of the tangent kernel. He, Lakshminarayanan and Teh, 2020, "Bayesian Deep
-    Ensembles via the Neural Tangent Kernel". Trained and scaled as `EnsemblePlus`.
+    0: the last layer's part of the kernel is in the network's own start already. He, Lakshminarayanan and
+    Teh, 2020, "Bayesian Deep Ensembles via the Neural Tangent Kernel", where the scale of g is 1 and the sum
+    is a draw of a Gaussian process; here it is prior_scale / √rho, as for `EnsemblePlus`, which trains it.
     """
 
     prior_scale: float = 1.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -27,7 +26,7 @@ from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.base import Finite, Sampled, Sweep, check_positive
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import EllipticalSlice, Target, normal_prior
-from pp_testbed.inference.svi import GuideSampler, fit
+from pp_testbed.inference.svi import GuideSampler, fit, with_keywords
 from pp_testbed.inference.swag import SGD, path_of_sgd
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
 
@@ -145,6 +144,12 @@ class Flow(InSubspace):
     name: str = "flow"
     sweep: ClassVar[Sweep] = ({"subspace": SUBSPACES, "l2": (0.3, 1.0, 3.0)}, {"num_flows": (1, 2, 3)})
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "num_flows", "svi_steps", "particles")
+        if self.subspace == "pca" and self.dimensions < 2:
+            raise UsageError(f"{self.name}.dimensions={self.dimensions}: a flow needs at least 2")
+
     @property
     def networks(self) -> int:
         return self.particles
@@ -152,7 +157,7 @@ class Flow(InSubspace):
     @property
     def guide(self) -> Any:
         """The flow, as a class of NumPyro's guides."""
-        return partial(AutoIAFNormal, num_flows=self.num_flows)
+        return with_keywords(AutoIAFNormal, num_flows=self.num_flows)
 
     def fit(self, key: Array, task: Task) -> Sampled:
         key_find, key_flow = jax.random.split(key)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -156,6 +156,12 @@ class GuideSampler:
         return sample_latents(fitted, x, y, key)
 
 
+@cache
+def with_keywords(guide: Any, **keywords: Any) -> Any:
+    """A guide with some arguments: the same object for the same arguments, so that JAX compiles once."""
+    return partial(guide, **keywords)
+
+
 def check_sites(model: Program, guide: Any, task: Task) -> None:
     """Raise a UsageError unless the guide's latent sites are the model's, and of their shapes."""
 
@@ -278,7 +284,7 @@ class LowRank(MeanField):
 
     @property
     def guide_program(self) -> Any:
-        return partial(self.guide, rank=self.rank)
+        return with_keywords(self.guide, rank=self.rank)
 
 
 @pytree_dataclass

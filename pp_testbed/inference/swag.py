@@ -10,7 +10,8 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
-from pp_testbed.inference.base import Sampled, Sweep, check_positive
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within, method_name
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.inference.svi import minibatch
@@ -45,10 +46,10 @@ class SWAG(Trained):
     """Stochastic weight averaging, Gaussian: a normal with the moments of the iterates of SGD.
 
     θ ~ N(m, s (diag(v) + D Dᵀ / (R - 1)) / 2), with mean m and variance v of S iterates and the last R
-    deviations D from the mean; θ ~ N(m, s diag(v)) for R = 0. Maddox et al., 2019, "A Simple Baseline for
-    Bayesian Uncertainty in Deep Learning". With `size` > 1 an equal mixture of several, "MultiSWAG": Wilson
-    and Izmailov, 2020. Where all data fit into a batch of SGD, its iterates have no noise and the normal is
-    a point.
+    deviations D from the mean m (not, as in the paper, from the running mean); θ ~ N(m, s diag(v)) for
+    R = 0. Maddox et al., 2019, "A Simple Baseline for Bayesian Uncertainty in Deep Learning". With `size` > 1
+    an equal mixture of several, "MultiSWAG": Wilson and Izmailov, 2020. Where all data fit into a batch of
+    SGD, its iterates have no noise and all draws are nearly one function.
 
     Args:
         size: normals in the mixture.
@@ -69,6 +70,10 @@ class SWAG(Trained):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "size", "sgd_batch_size", "snapshots", "sgd_steps")
+        check_within(self, "scale", 0.0, float("inf"))
+        if self.rank == 1 or not 0 <= self.rank <= self.snapshots:
+            expected = f"0, or 2 to {self.snapshots} (snapshots)"
+            raise UsageError(f"{method_name(self)}.rank={self.rank}: expected {expected}")
 
     @property
     def networks(self) -> int:
@@ -84,7 +89,7 @@ class SWAG(Trained):
             params, losses = self.train_one(key_train, agent, task)
             sgd = SGD(self.sgd_rate, self.sgd_batch_size, self.snapshots, self.sgd_steps)
             path = path_of_sgd(key_path, target, ravel_pytree(params)[0], sgd)
-            return moments(path, min(self.rank, self.snapshots)), losses
+            return moments(path, self.rank), losses
 
         normals, losses = map_members(member, key, self.size)
         function = Partial(network_of_vector, target)

@@ -11,6 +11,7 @@ import optax
 from blackjax.vi.svgd import median_heuristic, rbf_kernel
 from jax.tree_util import Partial
 
+from pp_testbed.errors import UsageError
 from pp_testbed.inference.base import Finite, Sampled, Sweep, check_positive
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_logits
@@ -21,7 +22,8 @@ class Pathfinder:
     """The best of the normals along the path of L-BFGS: Zhang et al., 2022, "Pathfinder".
 
     Each path starts at a draw of the prior and gives the normal of its largest ELBO, with the inverse
-    Hessian of L-BFGS as covariance; the posterior is an equal mixture of all paths.
+    Hessian of L-BFGS as covariance. The posterior is an equal mixture of the paths that got anywhere: with
+    thousands of weights, the paper's importance weights would leave one of them.
 
     Args:
         paths: how many. max_iterations: of L-BFGS. memory: its corrections.
@@ -65,7 +67,8 @@ class Pathfinder:
 def draw_of_paths(target: Target, states: Any, key: Array) -> Params:
     """Latent sites from one of the normals [paths, ...], each as likely."""
     key_path, key_draw = jax.random.split(key)
-    which = jax.random.randint(key_path, (), 0, states.elbo.shape[0])
+    is_normal = jnp.isfinite(states.elbo)  # not where L-BFGS took no step
+    which = jax.random.categorical(key_path, jnp.where(is_normal, 0.0, -jnp.inf))
     state = jax.tree.map(lambda leaf: leaf[which], states)
     return target.latents(blackjax.vi.pathfinder.sample(key_draw, state)[0])
 
@@ -88,7 +91,9 @@ class SVGD:
     sweep: ClassVar[Sweep] = ({"learning_rate": (1e-3, 3e-3, 1e-2, 3e-2)}, {"particles": (10, 30, 100)})
 
     def __post_init__(self) -> None:
-        check_positive(self, "particles", "num_steps")
+        check_positive(self, "num_steps")
+        if self.particles < 2:
+            raise UsageError(f"{self.name}.particles={self.particles}: expected at least 2")
 
     @property
     def networks(self) -> int:

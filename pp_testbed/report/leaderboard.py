@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pp_testbed.errors import unknown
+from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.identity import config_hash, config_text, describe
@@ -66,8 +66,12 @@ def leaderboard(
         baseline: the method in the denominator of the ratio.
         references: the table of `pt.references()`, which is read if this is None.
         calibrations: what `experiments.sbc.calibrations` read; they become a column.
-        published: whether to add what the paper reports of its agents.
+        published: whether to add what the paper reports of its agents, of results of the suite `2d`.
     """
+    if published and (by or baseline not in PUBLISHED or set(frame.suite) != {"2d"}):
+        raise UsageError(
+            "the published means are over the suite 2d, not by its parts, relative to an agent of the paper"
+        )
     frame = without_superseded(frame)
     frame = frame.assign(
         method=method_labels(frame),
@@ -85,8 +89,8 @@ def leaderboard(
         reference = group[(group.method == baseline) & (group.status == OK)]
         for method, cells in group.groupby("method", sort=False):
             head = dict(zip(by, values, strict=True)) | {"method": method}
-            paper = PUBLISHED.get(str(method).partition(" (")[0], {})
-            rows.append(head | _summary(cells, reference) | _published(paper if published else {}))
+            paper = _published(str(method), baseline) if published else {}
+            rows.append(head | _summary(cells, reference) | paper)
     table = pd.DataFrame(rows)
     return table.sort_values([*by, "kl_joint"], ignore_index=True)
 
@@ -111,13 +115,13 @@ def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
     return row
 
 
-def _published(paper: dict[str, float]) -> dict[str, float]:
-    """What the paper says of a method: scores and the ratio to its mlp."""
-    ratio = {"ratio": paper["kl_joint"] / PUBLISHED["mlp"]["kl_joint"]} if paper else {}
-    scores = paper | ratio
-    return {
-        f"published_{name}": scores.get(name, float("nan")) for name in ("kl_marginal", "kl_joint", "ratio")
-    }
+def _published(method: str, baseline: str) -> dict[str, float]:
+    """What the paper says of a method: scores, and the ratio to its baseline."""
+    scores = dict(PUBLISHED.get(method, {}))
+    if scores:
+        scores["ratio"] = scores["kl_joint"] / PUBLISHED[baseline]["kl_joint"]
+    names = ("kl_marginal", "kl_joint", "ratio")
+    return {f"published_{name}": scores.get(name, float("nan")) for name in names}
 
 
 def exact_cells(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -227,7 +231,7 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
         "published_kl_joint": "paper: d¹⁰",
         "published_ratio": f"paper: d¹⁰ / {baseline}",
     }
-    columns |= {name: head for name, head in published.items() if table[name].notna().any()}
+    columns |= {name: head for name, head in published.items() if name in table}
     groups = list(table.columns[: table.columns.get_loc("problems")])
     heads = [*groups, "problems", *columns.values()]
     rows = []

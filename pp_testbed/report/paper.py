@@ -47,7 +47,10 @@ def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) 
 
 
 def agents(frame: pd.DataFrame, baseline: str) -> Figure:
-    """Scores of one and of ten labels, each relative to the baseline's on the same problems."""
+    """Scores of one and of ten labels, each relative to the baseline's on the same problems.
+
+    A hollow point is over fewer problems than the others, and does not compare with them.
+    """
     base = cells_of(frame, baseline)
     ratios = {
         method: [paired_ratio(cells, base, score) for score in SCORES]
@@ -58,7 +61,9 @@ def agents(frame: pd.DataFrame, baseline: str) -> Figure:
     for i, (axis, label) in enumerate(zip(axes, SCORES.values(), strict=True)):
         values = np.array([ratios[name][i] for name in names])
         axis.axvline(1.0, color="0.8", lw=1)
-        axis.errorbar(values[:, 0], range(len(names)), xerr=values[:, 1], fmt="o", ms=4, color="tab:blue")
+        for place, (name, (value, error)) in enumerate(zip(names, values, strict=True)):
+            fill = "tab:blue" if (frame.label == name).sum() == frame.problem.nunique() else "white"
+            axis.errorbar(value, place, xerr=error, fmt="o", ms=4, color="tab:blue", mfc=fill)
         axis.set_xlabel(f"{label} / {baseline}")
     axes[0].set_yticks(range(len(names)), [label_with_problems(frame, name) for name in names])
     return figure
@@ -122,11 +127,11 @@ def regimes(frame: pd.DataFrame, baseline: str) -> Figure:
         raise UsageError(f"the results have no method but {baseline}")
     figure, axes = panels(len(others), 2.6, height=1.4, columns=min(3, len(others)))
     for axis, method in zip(axes, others, strict=False):
-        cells = frame[frame.label == method]
-        paired = base[base.problem.isin(cells.problem)]
+        columns = ["problem", "temperature", "num_train", "kl_joint"]
+        both = frame.loc[frame.label == method, columns].merge(base[["problem", "kl_joint"]], on="problem")
         means = [
-            some.pivot_table(index="temperature", columns="num_train", values="kl_joint")
-            for some in (cells, paired)
+            both.pivot_table(index="temperature", columns="num_train", values=column)
+            for column in ("kl_joint_x", "kl_joint_y")
         ]
         ratio = means[0] / means[1]
         axis.imshow(np.log2(ratio), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
@@ -163,15 +168,16 @@ def profile(frame: pd.DataFrame, name: str, wanted: list[str] | None = None) -> 
     """The best mean score for each value of an option, over the other options, relative to the best of all.
 
     One panel per method and option; from results with several configurations of a method, such as those
-    that `pp-testbed tune` leaves.
+    that `pp-testbed tune` leaves. Configurations that have not all of a method's problems are left out.
     """
     varied = []
     for method, cells in frame[frame.label != EXACT].groupby("method"):
+        cells = cells.sort_values("version").drop_duplicates(["problem", "config"], keep="last")
+        numbers = cells.groupby("config").problem.nunique()
+        cells = cells[cells.config.map(numbers) == cells.problem.nunique()]
         settings = settings_of(cells)
-        common = cells.groupby("problem").config.nunique()
-        cells = cells[cells.problem.isin(common[common == len(settings)].index)]
         for option in settings.columns:
-            if settings[option].nunique() > 1 and (wanted is None or option in wanted) and len(cells):
+            if settings[option].nunique() > 1 and (wanted is None or option in wanted):
                 varied.append((method, option, settings[option], cells))
     if not varied:
         what = " or ".join(wanted) if wanted else "any option"
@@ -182,7 +188,7 @@ def profile(frame: pd.DataFrame, name: str, wanted: list[str] | None = None) -> 
     figure, axes = panels(len(varied), 2.5, height=1.9, columns=min(4, len(varied)), sharey=False)
     for axis, (method, option, values, cells) in zip(axes, varied, strict=False):
         _draw_profile(axis, values, cells)
-        axis.set_title(f"{method}: {option}", fontsize=8)
+        axis.set_title(f"{method}: {option}, {cells.problem.nunique()} problems", fontsize=7)
     for axis in axes[len(varied) :]:
         axis.set_visible(False)
     axes[0].legend(fontsize=7)

@@ -16,6 +16,8 @@ from pp_testbed.experiments.specs import MethodSpec
 from pp_testbed.experiments.tune import tune
 
 SHORT_CHAIN = {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}
+LAPLACE = {"prior_precision": ["model", "evidence"], "predictive": ["linearised", "network"]}
+RATES = {"learning_rate": [1e-3, 1e-2]}
 STUDIES = {
     "mlp": {},
     "dropout": {"sampler": "tpe", "trials": 24},
@@ -30,23 +32,23 @@ STUDIES = {
     "ensemble": {"held": {"size": "30"}},
     "knn": {},
     "random-forest": {},
-    "deep-kernel": {},
-    "epinet": {},
-    "swag": {},
-    "multi-swag": {"grid": {"sgd_rate": [1e-3, 1e-2, 1e-1], "scale": [1.0, 3.0]}},
-    "laplace-last-layer": {},
-    "laplace": {"grid": {"prior_precision": ["model", "evidence"], "predictive": ["linearised", "network"]}},
-    "flow": {"grid": {"subspace": ["last-layer", "pca"], "l2": [0.3, 1.0, 3.0]}},
-    "subspace-ess": {},
-    "ensemble-ntk": {"held": {"size": "30"}},
-    "mile": {},
-    "svgd": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2, 3e-2]}},
-    "mean-field": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
-    "rank1": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
-    "low-rank": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
-    "sgld-ensemble": {"grid": {"learning_rate": [1e-4, 5e-4], "prior_variance": [0.1, 0.2, 0.3]}},
-    "functional-vi": {"grid": {"learning_rate": [1e-3, 3e-3, 1e-2]}},
-    "pathfinder": {"grid": {"memory": [5, 10, 30]}},
+    "deep-kernel": {"grid": {"scale": [1.0, 2.0, 4.0], "noise": [1.0, 4.0]}},
+    "epinet": {"grid": {"prior_scale": [0.3, 1.0, 3.0], "l2": [1.0]}},
+    "swag": {"grid": {"sgd_rate": [1e-3, 1e-2, 1e-1]}},
+    "multi-swag": {"grid": {"sgd_rate": [1e-3, 1e-2, 1e-1]}},
+    "laplace-last-layer": {"grid": LAPLACE},
+    "laplace": {"grid": LAPLACE},
+    "flow": {"grid": {"subspace": ["last-layer", "pca"]}},
+    "subspace-ess": {"grid": {"subspace": ["last-layer", "pca"], "dimensions": [5, 20]}},
+    "ensemble-ntk": {"held": {"size": "30"}, "grid": {"prior_scale": [0.3, 1.0, 3.0]}},
+    "sgld-ensemble": {"grid": {"prior_variance": [0.1, 0.2, 0.3]}},
+    "mile": {"grid": {"l2": [3.0, 10.0]}},
+    "mean-field": {"grid": RATES},
+    "rank1": {"grid": RATES},
+    "low-rank": {"grid": RATES},
+    "svgd": {"grid": {"learning_rate": [3e-3, 1e-2]}},
+    "functional-vi": {"grid": {"learning_rate": [3e-3, 1e-2]}},
+    "pathfinder": {"grid": {"memory": [10, 30]}},
 }
 TUNED = Path(__file__).parent.parent / "pp_testbed" / "data" / "tuned.json"
 

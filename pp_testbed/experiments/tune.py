@@ -31,7 +31,7 @@ from pp_testbed.experiments.problems import tuning_suite
 from pp_testbed.experiments.runner import run
 from pp_testbed.experiments.specs import MethodSpec, resolve
 from pp_testbed.experiments.store import OK, create_directory, write_whole
-from pp_testbed.inference.base import METHODS, method_name, read_presets, with_options
+from pp_testbed.inference.base import METHODS, method_name, option_value, read_presets, with_options
 
 SAMPLERS = {
     "grid": "every point of the method's sweep",
@@ -116,7 +116,7 @@ class Study:
 
     Attributes:
         study: Optuna's. sampler: the name of the sampler, seed: its seed.
-        space: the grids of the sweep. points: all of their points, which a grid runs.
+        space: the grids of the sweep. points: all of their points, for a grid; else the defaults.
         limit: how many different options are tried in all.
         failed: options that failed since this process opened it; earlier failures are tried again.
     """
@@ -281,7 +281,7 @@ def tune(
     made, evaluation = resolve(spec), config or Evaluation()
     name, problems = method_name(made), tuning_suite(suite)
     space = sweep_of(spec, made, grid)
-    points = [_as_text(point) for point in distinct_points(made, space)]
+    points = [_as_text(point) for point in (distinct_points(made, space) if sampler == "grid" else [{}])]
     path = Path(study or Path("tuning") / f"{name}-{sampler}.journal")
     create_directory(path.parent, "a study")
     purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
@@ -319,7 +319,7 @@ def sweep_of(spec: Any, made: Any, grid: Mapping[str, Sequence[Any]] | None) -> 
     """The grids of a method, without the options that its name or the user holds."""
     if grid:
         return (
-            {o: tuple(getattr(with_options(made, {o: value}), o) for value in v) for o, v in grid.items()},
+            {option: tuple(option_value(made, option, v) for v in values) for option, values in grid.items()},
         )
     sweep = getattr(made, "sweep", ())
     held = set()

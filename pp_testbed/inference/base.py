@@ -333,13 +333,15 @@ def with_options(made: Any, options: dict[str, Any]) -> Any:
         if options:
             raise UsageError(f"{method_name(made)} is not a dataclass: it has no options to set")
         return made
-    known = {f.name: f for f in fields(made) if f.name != "name"}
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of {method_name(made)}", option, known)
-    return replace(
-        made, **{k: _converted(method_name(made), k, v, getattr(made, k)) for k, v in options.items()}
-    )
+    return replace(made, **{option: option_value(made, option, value) for option, value in options.items()})
+
+
+def option_value(made: Any, option: str, value: Any) -> Any:
+    """A value of an option, of the type that it has; it may be text."""
+    known = [f.name for f in fields(made) if f.name != "name"]
+    if option not in known:
+        raise unknown(f"option of {method_name(made)}", option, known)
+    return _converted(method_name(made), option, value, getattr(made, option))
 
 
 def _converted(owner: str, option: str, value: Any, current: Any) -> Any:

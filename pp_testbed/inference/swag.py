@@ -36,9 +36,12 @@ class Moments(NamedTuple):
 
 
 def moments(path: Array, rank: int) -> Moments:
-    """Moments of positions [S, P]; deviations are from the mean of all."""
+    """Moments of positions [S, P]; deviations are from the mean of all.
+
+    A rank of 0 leaves one deviation, which no draw uses: an empty array cannot be mapped.
+    """
     mean = path.mean(axis=0)
-    return Moments(mean, path.var(axis=0), path[path.shape[0] - rank :] - mean)
+    return Moments(mean, path.var(axis=0), path[path.shape[0] - max(rank, 1) :] - mean)
 
 
 @pytree_dataclass

@@ -389,6 +389,12 @@ def check_within(made: Any, option: str, low: float, high: float) -> None:
         raise UsageError(f"{method_name(made)}.{option}={value}: expected a number {expected}")
 
 
+def check_choice(made: Any, option: str, known: Any) -> None:
+    """Raise a UsageError unless an option of a method is one of those known."""
+    if getattr(made, option) not in known:
+        raise unknown(option, getattr(made, option), known)
+
+
 def method_name(made: Any) -> str:
     """What a table calls a method."""
     return cast(str, getattr(made, "name", "")) or type(made).__name__

@@ -13,8 +13,7 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import TraceMeanField_ELBO
 
-from pp_testbed.errors import unknown
-from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within
+from pp_testbed.inference.base import Sampled, Sweep, check_choice, check_positive, check_within
 from pp_testbed.inference.map_ensemble import Agent
 from pp_testbed.inference.svi import fit, weigh
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
@@ -95,8 +94,7 @@ class BayesByBackprop(Agent):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "particles")
-        if self.prior not in PRIORS:
-            raise unknown("prior", self.prior, PRIORS)
+        check_choice(self, "prior", PRIORS)
         for option in ("sigma", "sigma_2", "start_scale"):
             check_within(self, option, 0.0, float("inf"))
         check_within(self, "kl_weight", -1e-9, float("inf"))

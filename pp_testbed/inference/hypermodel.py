@@ -11,8 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.scipy.stats import norm
 
-from pp_testbed.errors import unknown
-from pp_testbed.inference.base import Sweep, check_positive
+from pp_testbed.inference.base import Sweep, check_choice, check_positive
 from pp_testbed.inference.epistemic import EpistemicAgent, Index
 from pp_testbed.inference.map_ensemble import BOOTSTRAPS
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
@@ -149,8 +148,7 @@ class Hypermodel(EpistemicAgent):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "index_dim")
-        if self.bootstrap not in BOOTSTRAPS:
-            raise unknown("bootstrap", self.bootstrap, BOOTSTRAPS)
+        check_choice(self, "bootstrap", BOOTSTRAPS)
 
     def epistemic(self, key: Array, task: Task) -> LinearHypermodel:
         key_frozen, key_rows = jax.random.split(key)

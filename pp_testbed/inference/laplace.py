@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 from numpyro import handlers
 
-from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import Sampled, Sweep
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Sampled, Sweep, check_choice
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import Target, normal_prior
 from pp_testbed.inference.subspace import Subspace, last_layer
@@ -53,13 +53,9 @@ class Laplace(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for option, known in [
-            ("subset", SUBSETS),
-            ("prior_precision", PRECISIONS),
-            ("predictive", PREDICTIVES),
-        ]:
-            if getattr(self, option) not in known:
-                raise unknown(option, getattr(self, option), known)
+        check_choice(self, "subset", SUBSETS)
+        check_choice(self, "prior_precision", PRECISIONS)
+        check_choice(self, "predictive", PREDICTIVES)
 
     @property
     def networks(self) -> int:

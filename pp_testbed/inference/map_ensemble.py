@@ -19,8 +19,7 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
-from pp_testbed.errors import unknown
-from pp_testbed.inference.base import Finite, Sweep, check_positive, check_within
+from pp_testbed.inference.base import Finite, Sweep, check_choice, check_positive, check_within
 from pp_testbed.inference.svi import fit
 from pp_testbed.models.base import (
     Array,
@@ -237,8 +236,7 @@ class EnsemblePlus(Ensemble):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bootstrap not in BOOTSTRAPS:
-            raise unknown("bootstrap", self.bootstrap, BOOTSTRAPS)
+        check_choice(self, "bootstrap", BOOTSTRAPS)
 
     def draw_prior(self, key: Array, task: Task, agent: AgentMLP) -> Any:
         """What makes one prior function."""

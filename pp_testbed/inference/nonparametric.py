@@ -10,8 +10,7 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
-from pp_testbed.errors import unknown
-from pp_testbed.inference.base import Plain, Sweep, check_positive, finite
+from pp_testbed.inference.base import Plain, Sweep, check_choice, check_positive, finite
 from pp_testbed.models.base import Array, Task
 
 BOUNDS = 0.01, 0.99  # of probabilities, as in the paper: an infinite KL would hide all else
@@ -50,8 +49,7 @@ class Knn:
 
     def __post_init__(self) -> None:
         check_positive(self, "k")
-        if self.weights not in ("uniform", "distance"):
-            raise unknown("weights", self.weights, ("uniform", "distance"))
+        check_choice(self, "weights", ("uniform", "distance"))
 
     def fit(self, key: Array, task: Task) -> Plain:
         neighbors = min(self.k, len(task.y))
@@ -73,8 +71,7 @@ class RandomForest:
 
     def __post_init__(self) -> None:
         check_positive(self, "trees")
-        if self.criterion not in ("gini", "entropy"):
-            raise unknown("criterion", self.criterion, ("gini", "entropy"))
+        check_choice(self, "criterion", ("gini", "entropy"))
 
     def fit(self, key: Array, task: Task) -> Plain:
         seed = int(jax.random.bits(key, dtype="uint32"))

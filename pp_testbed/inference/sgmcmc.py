@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
-from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import Sweep, check_positive, check_within
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Sweep, check_choice, check_positive, check_within
 from pp_testbed.inference.mcmc import Chains, Target, check_groups
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
@@ -68,12 +68,8 @@ class StochasticGradientSampler:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_steps", "thinning", "num_chains", "batch_size", "num_cycles")
-        for option, value, known in [
-            ("network", self.network, NETWORKS),
-            ("schedule", self.schedule, SCHEDULES),
-        ]:
-            if value not in known:
-                raise unknown(option, value, known)
+        check_choice(self, "network", NETWORKS)
+        check_choice(self, "schedule", SCHEDULES)
         if self.schedule == "cyclical":
             self._check_cycles()
         check_within(self, "learning_rate", 0.0, float("inf"))
@@ -209,8 +205,7 @@ class SGLD(StochasticGradientSampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_within(self, "momentum", -1e-9, 1.0)
-        if self.preconditioner not in PRECONDITIONERS:
-            raise unknown("preconditioner", self.preconditioner, PRECONDITIONERS)
+        check_choice(self, "preconditioner", PRECONDITIONERS)
 
     def init(self, key: Array, position: Array) -> LangevinState:
         return LangevinState(position, jnp.zeros_like(position), jnp.zeros_like(position))

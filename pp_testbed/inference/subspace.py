@@ -22,8 +22,8 @@ from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoIAFNormal
 
-from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import Finite, Sampled, Sweep, check_positive
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Finite, Sampled, Sweep, check_choice, check_positive
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import EllipticalSlice, Target, normal_prior
 from pp_testbed.inference.svi import GuideSampler, fit, with_keywords
@@ -106,8 +106,7 @@ class InSubspace(Trained):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "dimensions", "sgd_batch_size")
-        if self.subspace not in SUBSPACES:
-            raise unknown("subspace", self.subspace, SUBSPACES)
+        check_choice(self, "subspace", SUBSPACES)
         if self.dimensions > 50:
             raise UsageError(f"{self.name}.dimensions={self.dimensions}: expected at most 50")
 

@@ -262,14 +262,14 @@ def label_with_problems(frame: pd.DataFrame, method: str) -> str:
 
 
 FIGURES = {
-    "agents": Picture(agents, "d¹, d¹⁰ and d¹⁰,² of each method relative to a baseline (Figure 2)"),
-    "marginal-joint": Picture(marginal_joint, "one label's score against ten labels' (Figure 4)"),
-    "data": Picture(data, "scores against the number of data (Figure 5)"),
-    "temperature": Picture(temperature, "scores against the temperature (Figure 6)"),
-    "regimes": Picture(regimes, "d¹⁰ relative to a baseline, by data and temperature (Figure 12)"),
-    "size": Picture(size, "scores against the size of ensembles (Figure 13)"),
-    "prior": Picture(prior, "scores against the scale of prior functions, and bootstraps (Figure 14)"),
-    "sweep": Picture(sweep, "scores against every hyperparameter that was varied (Figure 15)"),
+    "agents": Picture(agents, "d¹, d¹⁰ and d¹⁰,² of each method relative to a baseline"),
+    "marginal-joint": Picture(marginal_joint, "one label's score against ten labels'"),
+    "data": Picture(data, "scores against the number of data"),
+    "temperature": Picture(temperature, "scores against the temperature"),
+    "regimes": Picture(regimes, "d¹⁰ relative to a baseline, by data and temperature"),
+    "size": Picture(size, "scores against the size of ensembles"),
+    "prior": Picture(prior, "scores against the scale of prior functions, and bootstraps"),
+    "sweep": Picture(sweep, "scores against every hyperparameter that was varied"),
 }
 
 

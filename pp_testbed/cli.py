@@ -168,13 +168,13 @@ def figure(
     """Draw a figure of a results directory.
 
     Methods: agents, marginal-joint, data, temperature, regimes. Hyperparameters: size, prior, sweep; these
-    need several configurations of a method, such as those that `pp-testbed tune` leaves in tuning/results.
+    need several configurations of a method, such as those that `pp-testbed tune` leaves in tuning/cells.
 
     Examples:
 
       pp-testbed figure agents results/
 
-      pp-testbed figure sweep tuning/results --out sweep.pdf
+      pp-testbed figure sweep tuning/cells --out sweep.pdf
     """
     with plain_errors():
         from pp_testbed.report.paper import FIGURES
@@ -183,7 +183,7 @@ def figure(
         if name not in FIGURES:
             raise unknown("figure", name, FIGURES)
         path = out or Path(f"{name}.png")
-        _check_figure(path)
+        _check_figure(path, "--out")
         draw(name, _results(results), baseline).savefig(path, dpi=150)
         errors.print(f"{_escaped(FIGURES[name].summary)}: {_escaped(path)}")
 
@@ -198,7 +198,9 @@ def tune(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Of the study in all; the whole grid, or 30, if not given.")
     ] = None,
-    metric: Annotated[str, typer.Option(help="The mean score to minimise.")] = "kl_aggregate",
+    metric: Annotated[
+        str, typer.Option(help="The mean score to minimise: kl_aggregate (d¹ + d¹⁰/10), kl_joint, nll, ...")
+    ] = "kl_aggregate",
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -258,9 +260,10 @@ def tune(
             raise
         _print_table(found.table(), format)
         best = found.best
-        options = ", ".join(f"{option}={value}" for option, value in best["options"].items())
+        values = found.defaults | best["options"]
+        options = ", ".join(f"{option}={value}" for option, value in values.items())
         errors.print(
-            f"best on {found.suite}: {_escaped(options or 'the defaults')} with {metric} "
+            f"best on {found.suite}: {_escaped(options)} with {metric} "
             f"{best['score']:.4f} ± {best['stderr']:.4f}; {len(found.trials)} trials"
         )
         if found.elsewhere:
@@ -506,14 +509,14 @@ def main() -> None:
     app()
 
 
-def _check_figure(figure: Path | None) -> None:
+def _check_figure(figure: Path | None, option: str = "--figure") -> None:
     """Say before the work, not after it, that a picture cannot be written."""
     if figure is None:
         return
     if figure.suffix not in (".png", ".pdf", ".svg"):
-        raise UsageError(f"--figure {figure}: expected a name that ends in .png, .pdf or .svg")
+        raise UsageError(f"{option} {figure}: expected a name that ends in .png, .pdf or .svg")
     if not figure.parent.is_dir():
-        raise UsageError(f"--figure {figure}: there is no directory {figure.parent}")
+        raise UsageError(f"{option} {figure}: there is no directory {figure.parent}")
 
 
 def _cores() -> int:

@@ -103,7 +103,9 @@ def test_bbb_mixture_prior_is_a_mixture():
     made = method("bbb", preset="paper", **options)
     from pp_testbed.inference.bbb import WeightPrior
 
-    prior = WeightPrior(AgentMLP(2, 2, (50, 50), 1.0), made.sigma, made.sigma_2, made.mixture_weight, 1.0, "mixture")
+    prior = WeightPrior(
+        AgentMLP(2, 2, (50, 50), 1.0), made.sigma, made.sigma_2, made.mixture_weight, 1.0, "mixture"
+    )
     values = np.array([-3.0, 0.1, 0.7])
     expected = np.log(0.3 * norm.pdf(values, scale=2.0) + 0.7 * norm.pdf(values, scale=0.5)).sum()
     found = prior.distribution((3,)).log_prob(jnp.asarray(values, jnp.float32))

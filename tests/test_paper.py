@@ -70,6 +70,13 @@ def test_regimes_are_paired_by_problem(results):
     assert texts[0] == texts[1]
 
 
+def test_sweeps_of_guides_are_drawn(tmp_path):
+    """A configuration may hold what is no number: the description of a guide."""
+    made = [pt.method("mean-field", num_steps=5, learning_rate=rate, preset="paper") for rate in (1e-3, 1e-2)]
+    frame = pt.run([pt.problem(num_train=3)], made, tmp_path, progress=False)
+    assert pt.figure("sweep", frame).axes[0].get_title() == "mean-field: learning_rate, 1 problems"
+
+
 def test_profiles_leave_out_configurations_that_are_not_complete(results):
     part = results[(results.method != "ensemble+") | (results.num_train == 1)]
     added = pd.concat([part, results[results.method == "ensemble"].iloc[:1].assign(config=results.config[0])])
@@ -81,7 +88,7 @@ def test_published_numbers_stand_only_where_they_belong(results):
     assert table.published_kl_joint["mlp"] == 1.367
     assert table.published_kl_joint.notna().sum() == 1  # the others are variants
     for options in ({"by": ["num_train"]}, {"baseline": "ensemble+ (prior_scale=1.0)"}):
-        with pytest.raises(pt.UsageError, match="the published means are over the suite 2d"):
+        with pytest.raises(pt.UsageError, match="the published means are of all problems"):
             pt.leaderboard(results.assign(suite="2d"), published=True, **options)
     with pytest.raises(pt.UsageError, match="the published means are over the suite 2d"):
         pt.leaderboard(results, published=True)

@@ -199,7 +199,7 @@ def test_a_trial_that_fails_says_why_and_the_others_go_on(tmp_path):
         ({"suite": "2d"}, "holds a study with suite smoke-tune, not 2d-tune"),
         ({"metric": "nll"}, "holds a study with metric kl_aggregate, not nll"),
         ({"method": "ensemble"}, "holds a study of mlp, not of ensemble"),
-        ({"study": __file__}, "is not a study that can be opened"),
+        ({"study": __file__}, "expected a name that ends in .journal, .db, .sqlite"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, words):
@@ -210,6 +210,20 @@ def test_mistakes_are_one_line(tmp_path, arguments, words):
         tune(**{**defaults, **arguments})
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_study(tmp_path):
+    path = tmp_path / "s.journal"
+    path.write_text("not a study")
+    with pytest.raises(pt.UsageError, match=r"s\.journal is not a study that can be opened"):
+        fast(path)
+
+
+def test_a_sampler_knows_its_sweep(tmp_path):
+    path = tmp_path / "s.journal"
+    fast(path, sampler="random", trials=1)
+    with pytest.raises(pt.UsageError, match="holds a study with another sweep; name another with --study"):
+        tune(FAST, suite="smoke", sampler="random", grid={"l2": [3.0]}, study=path, progress=False)
 
 
 def test_a_sampler_that_is_not_installed(tmp_path, monkeypatch):
@@ -275,6 +289,7 @@ def test_the_command_line_tunes_saves_and_runs_a_preset(tmp_path, monkeypatch):
     assert entry["trials"] == 2
     assert entry["version"] == pt.__version__
     assert method("mlp", preset="tuned.json").l2 == float(entry["options"].get("l2", 1.0))
+    assert method("bbb", preset="tuned.json") == method("bbb")  # which is not in the file
     (tmp_path / "broken.json").write_text("{")
     for arguments, words in [
         (["--save", "broken.json"], "broken.json is not a file of presets"),

@@ -41,6 +41,7 @@ SAMPLERS = {
 }
 METRICS = ("kl_aggregate", "kl_joint", "kl_dyadic", "kl_marginal", "nll", "brier", "ece")
 AT_ONCE = {"grid": 16, "random": 16, "tpe": 4, "gp": 1}  # trials that run together
+STUDIES = (".journal", ".db", ".sqlite")  # the names of files
 NUM_TRIALS = 30  # of a study whose sampler has no end
 LOST_AFTER = timedelta(days=1)  # a trial of another machine
 Options = dict[str, Any]
@@ -54,6 +55,7 @@ class Tuning:
         method, suite, metric, sampler: what was tuned, on which problems, by which mean score (less is
             better), and how.
         held: options that were held at other values than the defaults.
+        defaults: the values of the options that were varied where a trial does not change them.
         trials: one row per trial that ended: the options that it changed, `score`, `stderr`, `error`.
         elsewhere: trials that other processes are at.
     """
@@ -63,6 +65,7 @@ class Tuning:
     metric: str
     sampler: str
     held: Options
+    defaults: Options
     trials: pd.DataFrame
     elsewhere: int = 0
 
@@ -71,14 +74,15 @@ class Tuning:
         """The trial with the lowest score: `options`, `score`, `stderr`."""
         done = self.trials[self.trials.error == ""]
         if done.empty:
-            errors = [*self.trials.error, "none has ended yet"]
+            errors = [*self.trials.error, f"{self.elsewhere} are with other processes"]
             raise UsageError(f"no trial of {self.method} has ended well: {errors[0]}")
         row = done.loc[done.score.idxmin()]
         return {"options": row.options, "score": float(row.score), "stderr": float(row.stderr)}
 
     def table(self) -> pd.DataFrame:
-        """The trials with a column for each option, best first; an empty cell is the default."""
-        options = pd.DataFrame(list(self.trials.options), index=self.trials.index).fillna("")
+        """The trials with a column for each option, best first."""
+        rows = [self.defaults | options for options in self.trials.options]
+        options = pd.DataFrame(rows, index=self.trials.index)
         columns = [self.trials.trial, options, self.trials[["score", "stderr", "error"]]]
         return pd.concat(columns, axis=1).sort_values("score", ignore_index=True)
 
@@ -265,7 +269,7 @@ def tune(
             many as it has points, others 30 if None.
         metric: one of `METRICS`.
         study: a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal` if None. Cells
-            are kept in `results` beside it.
+            are kept in the directory `cells` beside it.
         grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
         seed: of the sampler. jobs, progress, config: as for `run`.
 
@@ -283,9 +287,13 @@ def tune(
     space = sweep_of(spec, made, grid)
     points = [_as_text(point) for point in (distinct_points(made, space) if sampler == "grid" else [{}])]
     path = Path(study or Path("tuning") / f"{name}-{sampler}.journal")
+    if path.suffix not in STUDIES:
+        raise UsageError(f"the study {path}: expected a name that ends in {', '.join(STUDIES)}")
     create_directory(path.parent, "a study")
     purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
     purpose["configuration"] = config_hash(config_text(made, evaluation))
+    if sampler != "grid":  # which takes any points of one method
+        purpose["sweep"] = config_hash(_as_text({"space": describe(space)}))
     limit = trials or (len(points) if sampler == "grid" else NUM_TRIALS)
     opened = Study(_open(path, name, purpose), sampler, seed, space, points, limit)
     opened.release_lost()
@@ -304,7 +312,7 @@ def tune(
         frame = run(
             problems,
             list(variants.values()),
-            path.parent / "results",
+            path.parent / "cells",
             jobs=jobs,
             progress=progress,
             config=evaluation,
@@ -312,7 +320,9 @@ def tune(
         for trial, text in configs.items():
             opened.tell(trial, frame[frame.config == text], metric)
     held = dict(spec.options) if isinstance(spec, MethodSpec) else {}
-    return Tuning(name, problems.name, metric, sampler, held, opened.table(), opened.elsewhere())
+    defaults = {option: _text(getattr(made, option)) for one in space for option in one}
+    found, elsewhere = opened.table(), opened.elsewhere()
+    return Tuning(name, problems.name, metric, sampler, held, defaults, found, elsewhere)
 
 
 def sweep_of(spec: Any, made: Any, grid: Mapping[str, Sequence[Any]] | None) -> tuple[Options, ...]:
@@ -422,6 +432,8 @@ def _open(path: Path, name: str, purpose: dict[str, str]) -> Any:
             what = f"{key} {known}, not {value}"
             if key == "configuration":
                 what = f"another {name}: other --set, other code or another evaluation"
+            if key == "sweep":
+                what = "another sweep"
             raise UsageError(f"{path} holds a study with {what}; name another with --study")
         study.set_user_attr(key, value)
     return study
@@ -432,7 +444,7 @@ def _storage(path: Path) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    if path.suffix in (".db", ".sqlite"):
+    if path.suffix != ".journal":
         return optuna.storages.RDBStorage(f"sqlite:///{path}")
     return JournalStorage(JournalFileBackend(str(path)))
 

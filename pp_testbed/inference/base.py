@@ -298,7 +298,7 @@ def method(name: str, *, preset: str = "tuned", **options: Any) -> Method:
     Args:
         preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; "paper",
             the published defaults (of methods that are not in the paper, their classes'); or a JSON file
-            that `pp-testbed tune --save` wrote.
+            that `pp-testbed tune --save` wrote, over the tuned ones.
 
     >>> method("ensemble", size=30).size
     30
@@ -308,7 +308,10 @@ def method(name: str, *, preset: str = "tuned", **options: Any) -> Method:
     entry = METHODS[name]
     module, attribute = entry.path.split(":")
     made = getattr(import_module(module), attribute)(name=name, **entry.options)
-    found = read_presets(preset).get(name)
+    presets = read_presets(preset)
+    if preset not in ("tuned", "paper"):
+        presets = read_presets("tuned") | presets
+    found = presets.get(name)
     return with_options(with_options(made, found["options"]) if found else made, options)
 
 

@@ -103,6 +103,9 @@ def over_problems(frame: pd.DataFrame, column: str, label: str) -> Figure:
             means, errors = np.array(list(curve.values())).T
             axis.errorbar(list(curve), means, errors, ms=4, lw=1, label=method, **style_of(i, method))
         axis.set(xscale="log", yscale="log", xlabel=label, ylabel=SCORES[score])
+        places = sorted(frame[column].unique())
+        axis.set_xticks(places, [f"{place:g}" for place in places])
+        axis.set_xticks([], minor=True)
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return figure
 
@@ -225,8 +228,15 @@ def settings_of(cells: pd.DataFrame) -> pd.DataFrame:
     """The options of each configuration of one method, a row each, lists as text."""
     configs = cells.config.drop_duplicates()
     rows = [json.loads(config)["method"] for config in configs]
-    flat = [{k: ",".join(map(str, v)) if isinstance(v, list) else v for k, v in r.items()} for r in rows]
+    flat = [{key: _shown(value) for key, value in row.items()} for row in rows]
     return pd.DataFrame(flat, index=configs).drop(columns=["class", "name"], errors="ignore")
+
+
+def _shown(value: Any) -> Any:
+    """A value of a configuration: lists as on the command line, what is no number or text as JSON."""
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return json.dumps(value) if isinstance(value, dict) else value
 
 
 def cells_of(frame: pd.DataFrame, method: str) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def test_failed_cells_end_with_1(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "--suite", "2d-light"], "unknown suite '2d-light'; did you mean '2d-lite'?"),
+        (["run", "--suite", "2d-light"], "unknown suite '2d-light'; did you mean '2d-lite' or '2d-tune'?"),
         (["run", "--methods", "ensembel"], "unknown method 'ensembel'; did you mean 'ensemble'"),
         (["run", "--methods", "mlp", "--set", "mlp.l3=1"], "unknown option of mlp 'l3'; did you mean 'l2'?"),
         (["run", "--methods", "mlp", "--set", "mlp.l2=high"], "mlp.l2=high: expected float, as in 1.0"),

@@ -244,7 +244,7 @@ def test_ensemble_plus_without_data_is_its_prior():
     """Strong decay and no data to fit leave the frozen functions, at scale prior_scale / √rho."""
     task = pt.problem("2d/T1-rho0.1-s0").task
     empty = Task(task.model, task.x, task.y, task.num_train)
-    options = {"size": 4, "num_steps": 3000, "l2": 1e4, "learning_rate": 1e-2}
+    options = {"size": 4, "num_steps": 3000, "l2": 1e4, "learning_rate": 1e-2, "preset": "paper"}
     posterior = method("ensemble+", **options).fit(KEY, empty)
     x = task.model.inputs(KEY, 50)
     frozen = pt.Finite.equal(jax.tree_util.Partial(_prior_logits, task.model), posterior.draws["frozen"])

@@ -17,6 +17,7 @@ from pp_testbed.experiments.problems import SUITES
         ("smoke", 2),
         ("2d-lite", 42),
         ("2d", 210),
+        ("2d-tune", 42),
         ("highdim", 180),
         ("logistic", 40),
         ("activations", 105),
@@ -31,7 +32,7 @@ def test_suites(name, size):
 
 
 def test_every_suite_is_tested():
-    assert len(SUITES) == 7
+    assert len(SUITES) == 8
 
 
 def test_lite_is_part_of_the_whole():

@@ -17,11 +17,11 @@ from pp_testbed.inference.map_ensemble import BOOTSTRAPS
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP, layer_shapes, mlp
 
-# Weights of a datum as functions of a uniform number, which the index makes: see BOOTSTRAPS.
+# Weights of a datum as functions of a standard normal, which the index makes: see BOOTSTRAPS.
 QUANTILES = {
-    "none": lambda u: jnp.ones_like(u),
-    "bernoulli": lambda u: 2.0 * (u > 0.5),
-    "exponential": lambda u: -jnp.log1p(-u),
+    "none": lambda normal: jnp.ones_like(normal),
+    "bernoulli": lambda normal: 2.0 * (normal > 0.0),
+    "exponential": lambda normal: -norm.logcdf(-normal),  # -log(1 - Φ), which is finite in float32
 }
 FACTOR = "_factor"  # the part of a site's name that says it is B, where the bare name is a
 
@@ -95,7 +95,7 @@ class LinearHypermodel:
             )
             direction = jax.random.normal(key, (self.index_dim,))
             cosine = direction @ index["z"] / jnp.linalg.norm(direction)
-            return QUANTILES[self.bootstrap](norm.cdf(cosine))
+            return QUANTILES[self.bootstrap](cosine)
 
         return jax.vmap(weight)(x)
 

@@ -10,11 +10,13 @@ from scipy.stats import norm
 
 import pp_testbed as pt
 from pp_testbed.inference.base import method
+from pp_testbed.inference.bbb import WeightPrior
 from pp_testbed.inference.deep_kernel import draw_linear, normalised_features
 from pp_testbed.inference.epistemic import draw_index
-from pp_testbed.inference.hypermodel import FACTOR, frozen_factors
+from pp_testbed.inference.hypermodel import FACTOR, QUANTILES, frozen_factors
 from pp_testbed.inference.ntk import tangent_logits
 from pp_testbed.inference.swag import draw_normal, moments
+from pp_testbed.models.base import observe
 from pp_testbed.models.mlp import AgentMLP
 
 KEY = jax.random.key(3)
@@ -63,8 +65,6 @@ def test_dropout_penalises_the_weights_before_the_mask():
     def joint(params):
         def model():
             theta, masks = enn.params(), enn.index()
-            from pp_testbed.models.base import observe
-
             observe(enn.network(theta, masks, TASK.x), TASK.y)
 
         return float(log_density(model, (), {}, {**params, **index})[0])
@@ -101,8 +101,6 @@ def test_bbb_without_data_is_its_prior():
 def test_bbb_mixture_prior_is_a_mixture():
     options = {"prior": "mixture", "sigma": 2.0, "sigma_2": 0.5, "mixture_weight": 0.3}
     made = method("bbb", preset="paper", **options)
-    from pp_testbed.inference.bbb import WeightPrior
-
     prior = WeightPrior(
         AgentMLP(2, 2, (50, 50), 1.0), made.sigma, made.sigma_2, made.mixture_weight, 1.0, "mixture"
     )
@@ -163,6 +161,13 @@ def test_bootstrap_weights_of_an_index(kind, sd):
     other = enn.row_weights({"z": indices["z"][0]}, TASK.x[::-1])
     np.testing.assert_array_equal(one, other[::-1])
     assert np.abs(np.corrcoef(weights.T)[0, 1:]).max() < 0.999
+
+
+def test_exponential_bootstrap_weights_are_finite_far_out():
+    """-log(1 - Φ(c)), where Φ(c) is 1 in float32."""
+    far = np.array([-8.0, 0.0, 5.0, 8.0])
+    found = QUANTILES["exponential"](jnp.asarray(far, jnp.float32))
+    np.testing.assert_allclose(found, -norm.logsf(far), rtol=1e-4, atol=1e-7)
 
 
 def test_bootstrap_reaches_the_likelihood():

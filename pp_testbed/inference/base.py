@@ -154,10 +154,10 @@ class Finite:
     num_groups: int = field(default=1, metadata={"static": True})
 
     @classmethod
-    def equal(cls, function: Partial, draws: Any, losses: Array | None = None) -> Finite:
+    def equal(cls, function: Partial, draws: Any, losses: Array | None = None, num_groups: int = 1) -> Finite:
         """Equal weights for all draws."""
         num = jax.tree.leaves(draws)[0].shape[0]
-        return cls(function, draws, jnp.full(num, -jnp.log(num)), losses)
+        return cls(function, draws, jnp.full(num, -jnp.log(num)), losses, num_groups)
 
     def draw(self, key: Array, num_draws: int) -> Finite:
         return self

@@ -61,12 +61,12 @@ class BayesByBackprop(Agent):
     """Mean-field variational inference: Blundell et al., 2015, "Weight Uncertainty in Neural Networks".
 
     q(w) = N(m, softplus(r)²), independently, minimises E_q[mean cross-entropy] + κ KL(q ‖ p) / T with
-    κ = d √rho where `adaptive`, else `kl_weight`. A Gaussian prior's KL is in closed form, a scale
+    κ = kl_weight, times d √rho where `adaptive_kl`. A Gaussian prior's KL is in closed form, a scale
     mixture's is sampled.
 
     Args:
         sigma: σ₁. sigma_2: σ₂. mixture_weight: π, of the first component. prior: "gaussian" or "mixture".
-        kl_weight: κ, or times d √rho where `adaptive_kl`. start_scale: of q. particles: draws per step.
+        kl_weight, adaptive_kl: κ. start_scale: of q. particles: draws per step.
     """
 
     sigma: float = 1.0

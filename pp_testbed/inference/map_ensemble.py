@@ -230,7 +230,7 @@ class EnsemblePlus(Ensemble):
     name: str = "ensemble+"
     sweep: ClassVar[Sweep] = (
         {"l2": (0.1, 0.3, 1.0, 3.0, 10.0), "prior_scale": (0.3, 1.0, 3.0)},
-        {"bootstrap": ("none", "bernoulli", "exponential")},
+        {"bootstrap": tuple(BOOTSTRAPS)},
         {"size": (1, 3, 10, 30, 100)},
     )
 

@@ -58,10 +58,9 @@ class MILE(Ensemble):
 
         draws, losses = map_members(chain, key, self.size)  # leaves [size, draws, ...]
         together = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), draws)
-        number = self.size * self.num_draws
-        num_groups = check_groups(self.name, number) if self.thinning else 1  # the ensemble is all there is
-        log_weights = jnp.full(number, -jnp.log(number))
-        return Finite(Partial(AgentMLP.network, agent), together, log_weights, losses, num_groups)
+        # An ensemble is all there is, chains are a sample.
+        num_groups = check_groups(self.name, self.size * self.num_draws) if self.thinning else 1
+        return Finite.equal(Partial(AgentMLP.network, agent), together, losses, num_groups)
 
     def chain(self, key: Array, target: Target, position: Array) -> Array:
         """Positions [draws, P] of a chain from a position [P]."""

@@ -213,10 +213,7 @@ def _draw_profile(axis: Axes, values: pd.Series, cells: pd.DataFrame) -> None:
     if is_scale:
         positive = [value for value in places if value > 0]
         if max(positive) / min(positive) >= 10:
-            axis.set_xscale(
-                "log" if min(places) > 0 else "symlog",
-                **({} if min(places) > 0 else {"linthresh": min(positive)}),
-            )
+            axis.set_xscale("symlog", linthresh=min(positive))  # logarithmic, but for 0
     else:
         axis.set_xticks(range(len(places)), [str(value) for value in places], fontsize=6, rotation=30)
     if axis.get_ylim()[1] > 3.0:

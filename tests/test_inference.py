@@ -18,7 +18,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNorma
 import pp_testbed as pt
 from pp_testbed.inference.base import METHODS, method
 from pp_testbed.inference.map_ensemble import BOOTSTRAPS, delta_guide
-from pp_testbed.inference.svi import fit, minibatch
+from pp_testbed.inference.svi import Training, fit, minibatch
 from pp_testbed.models.base import Task, observe
 from pp_testbed.models.mlp import AgentMLP
 
@@ -46,12 +46,8 @@ def linear_model(x, y=None):
 def fit_linear(guide, task, steps=6000, rate=3e-2, **options):
     schedule = optax.cosine_decay_schedule(rate, steps)
     options = {"loss": Trace_ELBO(10), **options}
-    run = jax.jit(
-        lambda key: fit(
-            key, linear_model, guide, task, optimizer=optax.adam(schedule), num_steps=steps, **options
-        )
-    )
-    return run(KEY)
+    training = Training(linear_model, guide, optax.adam(schedule), **options)
+    return jax.jit(lambda key: fit(key, training, task, steps))(KEY)
 
 
 def test_full_rank_guide_is_the_exact_posterior():
@@ -105,9 +101,9 @@ def test_a_factor_is_not_a_row():
 
     task, _, _ = linear_task(num=20)
     guide = delta_guide({"theta": jnp.zeros(3)})
-    options = {"optimizer": optax.sgd(0.0), "loss": Trace_ELBO(), "num_steps": 1}
+    options = {"optimizer": optax.sgd(0.0), "loss": Trace_ELBO()}
     losses = [
-        float(fit(KEY, m, guide, task, row_weights=jnp.full(20, w), **options).losses[0])
+        float(fit(KEY, Training(m, guide, row_weights=jnp.full(20, w), **options), task, 1).losses[0])
         for m in (linear_model, model)
         for w in (1.0, 0.5)
     ]

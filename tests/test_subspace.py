@@ -21,7 +21,7 @@ from pp_testbed.inference.functional_vi import FunctionalVI, stein_score
 from pp_testbed.inference.laplace import best_precision, eigen, multinomial_root, normal_at
 from pp_testbed.inference.mcmc import EllipticalSlice, Target
 from pp_testbed.inference.subspace import Subspace, last_layer, principal_directions
-from pp_testbed.inference.svi import FullRank, fit
+from pp_testbed.inference.svi import FullRank, Training, fit
 from pp_testbed.inference.variational import SVGD, Pathfinder
 from pp_testbed.models.base import pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
@@ -196,8 +196,8 @@ def test_the_density_of_the_flow_integrates_to_one():
     """A curved posterior in the plane: the fitted flow's density on a grid, by the trapezoid rule."""
     task = pt.task(pt.LogisticRegression(input_dim=1), np.ones((1, 1)), [1])
     guide = partial(AutoIAFNormal, num_flows=2)
-    options = {"optimizer": optax.adam(3e-3), "loss": Trace_ELBO(4), "num_steps": 1500}
-    fitted = jax.jit(lambda key: fit(key, plane_model, guide, task, **options))(KEY)
+    training = Training(plane_model, guide, optax.adam(3e-3), Trace_ELBO(4))
+    fitted = jax.jit(lambda key: fit(key, training, task, 1500))(KEY)
     assert fitted.losses[-200:].mean() < fitted.losses[:200].mean() - 0.3
     made = guide(plane_model)
     numpyro.handlers.seed(made, KEY)(task.x, task.y)

@@ -34,6 +34,12 @@ class Keys(NamedTuple):
     evaluate: Array
 
 
+def key_of(name: str) -> Array:
+    """A key derived from a name: the first 64 bits of its SHA-256."""
+    words = np.frombuffer(hashlib.sha256(name.encode()).digest()[:8], dtype="<u4")
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+
+
 @dataclass(frozen=True)
 class Problem:
     """A task, and the environment that it came from.
@@ -50,7 +56,7 @@ class Problem:
     def name(self) -> str:
         """The problem in words, from which `problem(name)` makes it again."""
         rho = float(self.model.temperature)
-        return f"{_family(self.model)}/T{self.num_train}-rho{rho!r}-s{self.seed}"
+        return f"{family(self.model)}/T{self.num_train}-rho{rho!r}-s{self.seed}"
 
     @property
     def input_dim(self) -> int:
@@ -66,11 +72,8 @@ class Problem:
 
     @property
     def keys(self) -> Keys:
-        """Keys derived from the name: the first 64 bits of its SHA-256."""
-        digest = hashlib.sha256(self.name.encode()).digest()
-        words = jnp.asarray(np.frombuffer(digest[:8], dtype="<u4"))
-        key = jax.random.wrap_key_data(words, impl="threefry2x32")
-        return Keys(*jax.random.split(key, len(Keys._fields)))
+        """Keys derived from the name."""
+        return Keys(*jax.random.split(key_of(self.name), len(Keys._fields)))
 
     @property
     def padded_size(self) -> int:
@@ -113,7 +116,7 @@ def _draw(model: Model, keys: Keys, size: int) -> tuple[Array, Array, Environmen
     return x, environment.labels(keys.labels, x), environment
 
 
-def _family(model: Any) -> str:
+def family(model: Any) -> str:
     """The model's part of a name: `2d`, `10d-K3-h20x20-tanh-normal`, `logistic-100d`."""
     if type(model) is LogisticRegression:
         return f"logistic-{model.input_dim}d"
@@ -126,6 +129,22 @@ def _family(model: Any) -> str:
         parts.append("h" + "x".join(map(str, model.hidden)))
     parts += [word for word in (model.activation, model.init) if word not in ("relu", "truncated")]
     return "-".join(parts)
+
+
+def make_model(kind: str = "mlp", temperature: float | None = None, **options: Any) -> Any:
+    """A generative model: "mlp" or "logistic", rho (0.1, or 0.01 for logistic, if None) and its options."""
+    models: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression}
+    if kind not in models:
+        raise unknown("model", kind, models)
+    known = [field for field in models[kind].__dataclass_fields__ if field != "temperature"]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of the {kind} model", option, ["num_train", "temperature", *known])
+    if "hidden" in options:
+        options["hidden"] = tuple(options["hidden"])
+    if temperature is not None:
+        options["temperature"] = float(temperature)
+    return models[kind](**options)
 
 
 def problem(
@@ -151,18 +170,7 @@ def problem(
     """
     if name is not None:
         return _parse(name)
-    models: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression}
-    if model not in models:
-        raise unknown("model", model, models)
-    known = [field for field in models[model].__dataclass_fields__ if field != "temperature"]
-    for option in options:
-        if option not in known:
-            raise unknown(f"option of the {model} model", option, ["num_train", "temperature", *known])
-    if "hidden" in options:
-        options["hidden"] = tuple(options["hidden"])
-    if temperature is not None:
-        options["temperature"] = float(temperature)
-    made = Problem(models[model](**options), int(num_train), int(seed))
+    made = Problem(make_model(model, temperature, **options), int(num_train), int(seed))
     if made.num_train < 1 or not made.temperature > 0:
         raise UsageError(f"num_train and temperature must be positive, not {num_train}, {temperature}")
     return made

@@ -86,17 +86,20 @@ class Job(NamedTuple):
 
 def run(
     queue: Iterable[Job],
-    setup: Callable[[], Callable[[Any], None]],
+    setup: Callable[[], Callable[[Any], Iterable[float] | None]],
     jobs: int,
     done: Callable[[Any], None],
     died: Callable[[Any, str], None],
+    advanced: Callable[[Any, float], None] = lambda subject, progress: None,
 ) -> None:
     """Run jobs in `jobs` processes.
 
     Args:
-        setup: called in each worker; what it returns is called with each message.
+        setup: called in each worker; what it returns is called with each message. It may be a generator of
+            numbers, its progress.
         done: told of the subject of each job that has ended, well or not.
         died: told of the subject of a job whose process died, and why, before `done` is.
+        advanced: told of the subject of a job that has made progress, and how much.
     """
     try:
         message = cloudpickle.dumps(setup)
@@ -117,6 +120,9 @@ def run(
             for worker in [worker for worker in busy if worker.connection in ready]:
                 try:
                     complaint = worker.connection.recv()
+                    if isinstance(complaint, float):
+                        advanced(worker.job.subject, complaint)
+                        continue
                 except (EOFError, OSError):
                     died(worker.job.subject, worker.death())
                     workers.remove(worker)
@@ -152,7 +158,8 @@ def main(descriptor: int) -> None:
         except EOFError:
             return
         try:
-            handle(message)
+            for progress in handle(message) or ():
+                connection.send(progress)
         except Exception as problem:
             from pp_testbed.experiments.batch import one_line
 

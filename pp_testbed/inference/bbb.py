@@ -15,7 +15,7 @@ from numpyro.infer import TraceMeanField_ELBO
 
 from pp_testbed.inference.base import Sampled, Sweep, check_choice, check_positive, check_within
 from pp_testbed.inference.map_ensemble import Agent
-from pp_testbed.inference.svi import fit, weigh
+from pp_testbed.inference.svi import Trainable, Training, weigh
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 
@@ -57,7 +57,7 @@ class WeightPrior:
 
 
 @pytree_dataclass
-class BayesByBackprop(Agent):
+class BayesByBackprop(Agent, Trainable):
     """Mean-field variational inference: Blundell et al., 2015, "Weight Uncertainty in Neural Networks".
 
     q(w) = N(m, softplus(r)²), independently, minimises E_q[mean cross-entropy] + κ KL(q ‖ p) / T with
@@ -105,18 +105,24 @@ class BayesByBackprop(Agent):
         """How many networks one fit trains together."""
         return self.particles
 
-    def fit(self, key: Array, task: Task) -> Sampled:
-        key_start, key_train, _ = jax.random.split(key, 3)
-        agent = AgentMLP(task.input_dim, task.num_classes, self.hidden, self.sigma)
+    def agent(self, task: Task) -> AgentMLP:
+        """The network."""
+        return AgentMLP(task.input_dim, task.num_classes, self.hidden, self.sigma)
+
+    def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Params:
+        return self.agent(task).start(key_start)
+
+    def training(self, parts: Params, task: Task) -> Training:
         kl_weight = self.kl_weight * (
             jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_kl else 1.0
         )
-        model = WeightPrior(agent, self.sigma, self.sigma_2, self.mixture_weight, kl_weight, self.prior)
-        start = agent.start(key_start)
+        model = WeightPrior(
+            self.agent(task), self.sigma, self.sigma_2, self.mixture_weight, kl_weight, self.prior
+        )
 
         def guide(x: Array, y: Array | None = None) -> None:  # noqa: ARG001
             with weigh(kl_weight):
-                for name, value in sorted(start.items()):  # in the model's order, as NumPyro wants it
+                for name, value in sorted(parts.items()):  # in the model's order, as NumPyro wants it
                     loc = numpyro.param(name + "_loc", value)
                     scale = numpyro.param(
                         name + "_scale",
@@ -125,18 +131,11 @@ class BayesByBackprop(Agent):
                     )
                     numpyro.sample(name, dist.Normal(loc, scale).to_event(value.ndim))
 
-        fitted = fit(
-            key_train,
-            model,
-            guide,
-            task,
-            optimizer=optax.adam(self.learning_rate),
-            loss=TraceMeanField_ELBO(self.particles),
-            num_steps=self.num_steps,
-            batch_size=self.batch_size,
-        )
-        sampler = Partial(draw_normals, fitted.params)
-        return Sampled(Partial(AgentMLP.network, agent), sampler, fitted.losses)
+        optimizer, loss = optax.adam(self.learning_rate), TraceMeanField_ELBO(self.particles)
+        return Training(model, guide, optimizer, loss, self.batch_size)
+
+    def posterior(self, parts: Params, params: Params, task: Task) -> Sampled:
+        return Sampled(Partial(AgentMLP.network, self.agent(task)), Partial(draw_normals, params))
 
 
 def draw_normals(params: Params, key: Array) -> Params:

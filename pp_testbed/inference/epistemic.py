@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import jax
 from jax.tree_util import Partial
 from numpyro import handlers
 
 from pp_testbed.inference.base import Sampled, check_positive
-from pp_testbed.inference.map_ensemble import Trained
-from pp_testbed.inference.svi import weigh_observations
+from pp_testbed.inference.map_ensemble import Trained, points
+from pp_testbed.inference.svi import Trainable, Training, weigh_observations
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
 
 Index = dict[str, Array]
@@ -48,7 +47,7 @@ class EpistemicNetwork(Protocol):
 
 
 @pytree_dataclass
-class EpistemicAgent(Trained):
+class EpistemicAgent(Trained, Trainable):
     """What the agents of this kind share.
 
     Args:
@@ -70,24 +69,23 @@ class EpistemicAgent(Trained):
         """The network; the key is for what is frozen in it."""
         raise NotImplementedError
 
-    def fit(self, key: Array, task: Task) -> Sampled:
-        key_start, key_train, key_frozen = jax.random.split(key, 3)
+    def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Any:
         enn = self.epistemic(key_frozen, task)
+        return {"enn": enn, "start": enn.start(key_start)}
+
+    def training(self, parts: Any, task: Task) -> Training:
+        enn = parts["enn"]
 
         def model(x: Array, y: Array | None = None) -> Array:
             params, index = enn.params(), enn.index()
             with weigh_observations(enn.row_weights(index, x)):
                 return observe(enn.network(params, index, x), y)
 
-        params, losses = self.train(
-            key_train,
-            model,
-            enn.start(key_start),
-            task,
-            index=enn.index,
-            particles=self.num_index_samples,
-        )
-        return Sampled(Partial(function_of_index, enn, params), Partial(draw_index, enn), losses)
+        return self.map_training(model, parts["start"], index=enn.index, particles=self.num_index_samples)
+
+    def posterior(self, parts: Any, params: Params, task: Task) -> Sampled:
+        enn = parts["enn"]
+        return Sampled(Partial(function_of_index, enn, points(params)), Partial(draw_index, enn))
 
 
 def function_of_index(enn: EpistemicNetwork, params: Params, index: Index, x: Array) -> Array:

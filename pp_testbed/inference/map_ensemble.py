@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -20,7 +21,7 @@ from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
 from pp_testbed.inference.base import Finite, Sweep, check_choice, check_positive, check_within
-from pp_testbed.inference.svi import fit
+from pp_testbed.inference.svi import Learner, Trainable, Training, fit
 from pp_testbed.models.base import (
     Array,
     Model,
@@ -104,18 +105,16 @@ class Trained(Agent):
         prior_sd: Any = jnp.sqrt(0.5 / decay)
         return AgentMLP(task.input_dim, task.num_classes, self.hidden, prior_sd)
 
-    def train(
+    def map_training(
         self,
-        key: Array,
         model: Any,
         start: Params,
-        task: Task,
         *,
         index: Callable[[], Any] = lambda: None,
         particles: int = 1,
         row_weights: Array | None = None,
-    ) -> tuple[Params, Array]:
-        """The MAP of the sites of `start`, and the loss curve.
+    ) -> Training:
+        """What finds the MAP of the sites of `start`.
 
         Args:
             model: whose sites are those of `start`, and those that `index` samples.
@@ -123,27 +122,24 @@ class Trained(Agent):
                 loss is averaged, with so many `particles` a step.
             row_weights: of each row in the likelihood [P]; 1 if None.
         """
-        result = fit(
-            key,
-            model,
-            delta_guide(start, index),
-            task,
-            optimizer=optax.adam(self.learning_rate),
-            loss=Trace_ELBO(particles),
-            num_steps=self.num_steps,
-            batch_size=self.batch_size,
-            row_weights=row_weights,
-        )
-        return {name: result.params[name + "_point"] for name in start}, result.losses
+        guide, optimizer = delta_guide(start, index), optax.adam(self.learning_rate)
+        return Training(model, guide, optimizer, Trace_ELBO(particles), self.batch_size, row_weights)
 
     def train_one(self, key: Array, agent: AgentMLP, task: Task) -> tuple[Params, Array]:
         """The parameters of one network, trained from a random start, and the loss curve."""
         key_start, key_train, _ = jax.random.split(key, 3)
-        return self.train(key_train, agent, agent.start(key_start), task)
+        training = self.map_training(agent, agent.start(key_start))
+        fitted = fit(key_train, training, task, self.num_steps)
+        return points(fitted.params), fitted.losses
+
+
+def points(params: Params) -> Params:
+    """The sites that a `delta_guide` with these parameters puts its mass on."""
+    return {name.removesuffix("_point"): value for name, value in params.items()}
 
 
 @pytree_dataclass
-class Ensemble(Trained):
+class Ensemble(Trained, Trainable):
     """Independently trained networks with equal weights; `mlp` is an ensemble of one.
 
     Lakshminarayanan et al., 2017, "Simple and Scalable Predictive Uncertainty Estimation using Deep
@@ -173,10 +169,31 @@ class Ensemble(Trained):
         """How many networks one fit trains together."""
         return min(self.size, MEMBERS_AT_ONCE)
 
+    def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Any:
+        """Of one member."""
+        return {"start": self.agent(task).start(key_start)}
+
+    def training(self, parts: Any, task: Task) -> Training:
+        return self.map_training(self.agent(task), parts["start"])
+
+    def posterior(self, parts: Any, params: Params, task: Task) -> Finite:
+        """Of all members, parts and parameters with a leading axis [size]."""
+        return Finite.equal(Partial(AgentMLP.network, self.agent(task)), points(params))
+
     def fit(self, key: Array, task: Task) -> Finite:
-        agent = self.agent(task)
-        params, losses = map_members(lambda key: self.train_one(key, agent, task), key, self.size)
-        return Finite.equal(Partial(AgentMLP.network, agent), params, losses)
+        parts, fitted = map_members(lambda key: self.train(key, task), key, self.size)
+        return replace(self.posterior(parts, fitted.params, task), losses=fitted.losses)
+
+    def begin(self, key: Array, task: Task) -> Learner:
+        begin = partial(Trainable.begin, self, task=task)
+        return jax.vmap(begin)(jax.random.split(key, self.size))
+
+    def learn(self, key: Array, learner: Learner, task: Task) -> Learner:
+        learn = partial(Trainable.learn, self, task=task)
+        return jax.vmap(learn)(jax.random.split(key, self.size), learner)
+
+    def params(self, learner: Learner, task: Task) -> Params:
+        return jax.vmap(partial(Trainable.params, self, task=task))(learner)
 
 
 def map_members(member: Callable[[Array], Any], key: Array, size: int) -> Any:
@@ -246,20 +263,25 @@ class EnsemblePlus(Ensemble):
         """A pytree callable, `(what draw_prior drew, x [N, d]) -> [N, K]`."""
         return Partial(undivided_logits, task.model)
 
-    def fit(self, key: Array, task: Task) -> Finite:
+    def additive(self, task: Task, frozen: Any = None) -> AdditivePrior:
+        """The model of a member whose prior function is this."""
         agent = self.agent(task)
         scale = self.prior_scale / jnp.sqrt(task.temperature)
-        model = AdditivePrior(agent, self.prior_function(task, agent), scale)
+        return AdditivePrior(agent, self.prior_function(task, agent), scale, frozen)
 
-        def member(key: Array) -> tuple[dict[str, Params], Array]:
-            key_start, key_train, key_prior = jax.random.split(key, 3)
-            key_frozen, key_bootstrap = jax.random.split(key_prior)
-            frozen = self.draw_prior(key_frozen, task, agent)
-            row_weights = BOOTSTRAPS[self.bootstrap](key_bootstrap, task.x.shape[0])
-            mine = replace(model, frozen=frozen)
-            start = agent.start(key_start)
-            theta, losses = self.train(key_train, mine, start, task, row_weights=row_weights)
-            return {"theta": theta, "frozen": frozen}, losses
+    def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Any:
+        agent = self.agent(task)
+        key_prior, key_bootstrap = jax.random.split(key_frozen)
+        return {
+            "start": agent.start(key_start),
+            "frozen": self.draw_prior(key_prior, task, agent),
+            "row_weights": BOOTSTRAPS[self.bootstrap](key_bootstrap, task.x.shape[0]),
+        }
 
-        params, losses = map_members(member, key, self.size)
-        return Finite.equal(Partial(AdditivePrior.network, model), params, losses)
+    def training(self, parts: Any, task: Task) -> Training:
+        model = self.additive(task, parts["frozen"])
+        return self.map_training(model, parts["start"], row_weights=parts["row_weights"])
+
+    def posterior(self, parts: Any, params: Params, task: Task) -> Finite:
+        draws = {"theta": points(params), "frozen": parts["frozen"]}
+        return Finite.equal(Partial(AdditivePrior.network, self.additive(task)), draws)

@@ -168,7 +168,7 @@ class Sampler:
     def target(self, task: Task) -> Target:
         """The density that the chains sample."""
         model = task.model if self.model is None else Partial(self.model)
-        return Target(model, task, self.likelihood_power)
+        return Target(model, task.distinct(), self.likelihood_power)
 
     def chain_keys(self, key: Array) -> Array:
         """The key of each chain, [chains]."""

@@ -11,14 +11,14 @@ from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.base import Finite, Sweep, check_positive
-from pp_testbed.inference.map_ensemble import Ensemble, map_members
+from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import MCLMC, Target, check_groups
 from pp_testbed.models.base import Array, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 
 
 @pytree_dataclass
-class MILE(Ensemble):
+class MILE(Trained):
     """Each member of an ensemble starts a short chain of microcanonical Langevin Monte Carlo.
 
     Sommer et al., 2025, "Microcanonical Langevin Ensembles: Advancing the Sampling of Bayesian Neural
@@ -40,11 +40,16 @@ class MILE(Ensemble):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "num_draws")
+        check_positive(self, "size", "num_draws")
         if self.warmup == 0 and self.thinning > 0:
             raise UsageError(f"{self.name}.warmup=0: chains that are not tuned need thinning=0")
         if self.thinning > 0:
             check_groups(self.name, self.size * self.num_draws)
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains together."""
+        return min(self.size, MEMBERS_AT_ONCE)
 
     def fit(self, key: Array, task: Task) -> Finite:
         agent = self.agent(task)

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sweep, check_choice, check_positive, check_within
+from pp_testbed.inference.base import Finite, Sweep, check_choice, check_positive, check_within
 from pp_testbed.inference.mcmc import Chains, Target, check_groups
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
@@ -30,6 +30,7 @@ Kernel = Callable[[Array, Any, Batch, Array, Array], Any]
 NETWORKS = ("agent", "generative")
 SCHEDULES = ("constant", "polynomial", "cyclical")
 PRECONDITIONERS = ("none", "rmsprop")
+STEADY = 1000  # data up to which a step size is meant to be used as it is: the most of the testbed
 
 
 @pytree_dataclass
@@ -141,6 +142,27 @@ class StochasticGradientSampler:
         prior_sd: Any = jnp.sqrt(self.prior_variance / scale)
         agent = AgentMLP(task.input_dim, task.num_classes, self.hidden, prior_sd)
         return Target(agent, task), lambda key: ravel_pytree(agent.start(key))[0]
+
+    def begin(self, key: Array, task: Task) -> Any:
+        """Where one chain starts that goes on while data come in: see `inference.online.Online`."""
+        if self.schedule != "constant":
+            raise UsageError(f"{self.name}.schedule={self.schedule}: online it can only be constant")
+        key_start, key_init = jax.random.split(key)
+        return self.init(key_init, self.target(task)[1](key_start))
+
+    def learn(self, key: Array, state: Any, task: Task) -> Any:
+        """One step of the chain; beyond `STEADY` data its size falls like 1 / T: curvature grows like T."""
+        kernel = self.kernel(jax.grad(self.target(task)[0].log_density), task.num_train)
+        key_rows, key_step = jax.random.split(key)
+        batch = minibatch(key_rows, task, jnp.ones(task.x.shape[0]), self.batch_size)
+        rate = self.learning_rate * jnp.minimum(1.0, STEADY / task.num_train)
+        return kernel(key_step, state, batch, rate, jnp.ones(()))
+
+    def current(self, state: Any, task: Task) -> Finite:
+        """The one function that the chain is at."""
+        target = self.target(task)[0]
+        draws = jax.tree.map(lambda leaf: leaf[None], target.latents(state.position))
+        return Finite.equal(Partial(read_logits, target.model), draws)
 
     def fit(self, key: Array, task: Task) -> Chains:
         target, start = self.target(task)

@@ -26,7 +26,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.inference.base import Finite, Sampled, Sweep, check_choice, check_positive
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import EllipticalSlice, Target, normal_prior
-from pp_testbed.inference.svi import GuideSampler, fit, with_keywords
+from pp_testbed.inference.svi import GuideSampler, Training, fit, with_keywords
 from pp_testbed.inference.swag import SGD, path_of_sgd
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
 
@@ -161,16 +161,9 @@ class Flow(InSubspace):
     def fit(self, key: Array, task: Task) -> Sampled:
         key_find, key_flow = jax.random.split(key)
         subspace = self.find(key_find, task)
-        fitted = fit(
-            key_flow,
-            subspace,
-            self.guide,
-            task,
-            optimizer=optax.adam(self.svi_rate),
-            loss=Trace_ELBO(self.particles),
-            num_steps=self.svi_steps,
-            batch_size=self.batch_size,
-        )
+        optimizer, loss = optax.adam(self.svi_rate), Trace_ELBO(self.particles)
+        training = Training(subspace, self.guide, optimizer, loss, self.batch_size)
+        fitted = fit(key_flow, training, task, self.svi_steps)
         sampler = Partial(GuideSampler(self.guide), subspace, fitted.params, task.x, task.y)
         return Sampled(Partial(read_logits, subspace), sampler, fitted.losses)
 

@@ -1,16 +1,17 @@
 """Stochastic variational inference: the engine that fits any NumPyro model and guide.
 
-`fit` is the engine, one pure function for one start; vmap it over problems, members and
-hyperparameters. `SVI` is the method around it that a user's own guide runs in. `MeanField` and
-`LowRank` are Gaussian guides over the generative model. Guides of other families (maximum a
-posteriori, masks, indices) are in files of their own.
+`Training` is the engine, for one start; vmap it over problems, members and hyperparameters. `fit` takes it
+through so many steps, and `Trainable` makes methods of it, which also learn online, step by step as data
+come in. `SVI` is the one that a user's own guide runs in; `MeanField` and `LowRank` are Gaussian guides
+over the generative model. Guides of other families (maximum a posteriori, masks, indices) are in files
+of their own.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -93,56 +94,138 @@ def _is_autoguide_class(guide: Any) -> bool:
 def minibatch(key: Array, task: Task, row_weights: Array, size: int) -> tuple[Array, Array, Array]:
     """Rows x [B, d], y [B] and their weights [B] in an unbiased estimate of the log likelihood.
 
-    Where the data fit into a batch, it is all of them.
+    Where the data fit into a batch, it is all of them. Where T is more than the rows P that are kept, those
+    stand for all.
     """
-    if task.x.shape[0] <= size:
+    num_rows = task.x.shape[0]
+    if num_rows <= size:
         return task.x, task.y, row_weights * task.data_weights
     fits = task.num_train <= size
-    some = jax.random.randint(key, (size,), 0, task.num_train)
+    some = jax.random.randint(key, (size,), 0, jnp.minimum(task.num_train, num_rows))
     rows = jnp.where(fits, jnp.arange(size), some)
     scale = jnp.where(fits, task.data_weights[:size], task.num_train / size)
     return task.x[rows], task.y[rows], row_weights[rows] * scale
 
 
-def fit(
-    key: Array,
-    model: Program,
-    guide: Any,
-    task: Task,
-    *,
-    optimizer: optax.GradientTransformation,
-    loss: Any,
-    num_steps: int,
-    batch_size: int = 100,
-    row_weights: Array | None = None,
-) -> Fit:
-    """Minimise the loss (the negative ELBO) of one model and guide from one start.
+class Training(NamedTuple):
+    """One model and guide, and how they are trained: by minimising the loss, the negative ELBO.
 
     The gradient is divided by the number of data, so that a step size means the same for any T.
 
-    Args:
-        key: for the start, the minibatches and the guide's noise.
+    Attributes:
         model: `(x, y)`, written for the whole data set; its observed sites are scaled here.
         guide: a guide `(x, y)` or an autoguide class.
-        task: the data, `task.x` [P, d], `task.y` [P].
         optimizer: any of optax. loss: any ELBO of NumPyro.
-        num_steps: steps. batch_size: rows per step; where the data have fewer, all of them.
+        batch_size: rows per step; where the data have fewer, all of them.
         row_weights: of each row in the likelihood [P], say of a bootstrap; 1 if None.
+    """
+
+    model: Program
+    guide: Any
+    optimizer: optax.GradientTransformation
+    loss: Any
+    batch_size: int = 100
+    row_weights: Array | None = None
+
+    def svi(self, task: Task) -> numpyro.infer.SVI:
+        """NumPyro's SVI, which knows its constraints once its `init` was called."""
+        per_datum = optax.chain(optax.scale(1.0 / task.num_train), self.optimizer)
+        return numpyro.infer.SVI(
+            weighted(self.model), bound_guide(self.guide, self.model), per_datum, self.loss
+        )
+
+    def rows(self, key: Array, task: Task) -> tuple[Array, Array, Array]:
+        """The arguments of one step: see `minibatch`."""
+        weights = jnp.ones(task.x.shape[0]) if self.row_weights is None else self.row_weights
+        return minibatch(key, task, weights, self.batch_size)
+
+    def begin(self, key_init: Array, key_rows: Array, task: Task) -> tuple[numpyro.infer.SVI, Any]:
+        """SVI and its state before the first step. The state is a pytree, SVI is not."""
+        svi = self.svi(task)
+        return svi, svi.init(key_init, *self.rows(key_rows, task))
+
+
+def fit(key: Array, training: Training, task: Task, num_steps: int) -> Fit:
+    """Train for so many steps on data that stay the same.
+
+    Args:
+        key: for the start, the minibatches and the guide's noise.
+        task: the data, `task.x` [P, d], `task.y` [P].
 
     Returns:
         The guide's parameters, constrained, and the loss at each step.
     """
-    weights = jnp.ones(task.x.shape[0]) if row_weights is None else row_weights
-    per_datum = optax.chain(optax.scale(1.0 / task.num_train), optimizer)
-    svi = numpyro.infer.SVI(weighted(model), bound_guide(guide, model), per_datum, loss)
     key_init, key_rows, key_steps = jax.random.split(key, 3)
-    state = svi.init(key_init, *minibatch(key_rows, task, weights, batch_size))
+    svi, state = training.begin(key_init, key_rows, task)
 
     def step(state: Any, key: Array) -> tuple[Any, Array]:
-        return svi.update(state, *minibatch(key, task, weights, batch_size))
+        return svi.update(state, *training.rows(key, task))
 
     state, losses = jax.lax.scan(step, state, jax.random.split(key_steps, num_steps))
     return Fit(svi.get_params(state), losses)
+
+
+class Learner(NamedTuple):
+    """A method that learns online: what was drawn before training, and the state of NumPyro's SVI."""
+
+    parts: Any
+    state: Any
+
+
+class Trainable:
+    """A method whose posterior is one training by the engine, on data at hand or while they come in.
+
+    A method says three things: `parts`, what is random and stays (a start, frozen functions);
+    `training`, what is trained given those; and `posterior`, what the parameters then mean.
+    """
+
+    num_steps: int
+
+    def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Any:
+        """What is drawn before training, a pytree."""
+        raise NotImplementedError
+
+    def training(self, parts: Any, task: Task) -> Training:
+        """What is trained."""
+        raise NotImplementedError
+
+    def posterior(self, parts: Any, params: Params, task: Task) -> Any:
+        """The posterior of the guide's parameters."""
+        raise NotImplementedError
+
+    def train(self, key: Array, task: Task) -> tuple[Any, Fit]:
+        """The parts and the parameters after `num_steps` steps."""
+        key_start, key_train, key_frozen = jax.random.split(key, 3)
+        parts = self.parts(key_start, key_frozen, task)
+        return parts, fit(key_train, self.training(parts, task), task, self.num_steps)
+
+    def fit(self, key: Array, task: Task) -> Any:
+        """The posterior after training."""
+        parts, fitted = self.train(key, task)
+        return replace(self.posterior(parts, fitted.params, task), losses=fitted.losses)
+
+    def begin(self, key: Array, task: Task) -> Learner:
+        """Before the first step: see `inference.online.Online`."""
+        key_start, key_train, key_frozen = jax.random.split(key, 3)
+        parts = self.parts(key_start, key_frozen, task)
+        key_init, key_rows = jax.random.split(key_train)
+        return Learner(parts, self.training(parts, task).begin(key_init, key_rows, task)[1])
+
+    def learn(self, key: Array, learner: Learner, task: Task) -> Learner:
+        """One step of training on the data so far."""
+        training = self.training(learner.parts, task)
+        svi = training.begin(key, key, task)[0]  # for its constraints: what is drawn with the key is not used
+        return learner._replace(state=svi.update(learner.state, *training.rows(key, task))[0])
+
+    def params(self, learner: Learner, task: Task) -> Params:
+        """The guide's parameters, constrained."""
+        key = jax.random.key(0)  # nothing that is drawn with it is used
+        svi = self.training(learner.parts, task).begin(key, key, task)[0]
+        return svi.get_params(learner.state)
+
+    def current(self, learner: Learner, task: Task) -> Any:
+        """The posterior as it is now."""
+        return self.posterior(learner.parts, self.params(learner, task), task)
 
 
 @dataclass(frozen=True)
@@ -184,7 +267,7 @@ def check_sites(model: Program, guide: Any, task: Task) -> None:
 
 
 @pytree_dataclass
-class SVI:
+class SVI(Trainable):
     """Variational inference with any guide, by default over the generative model itself.
 
     Maximises ELBO(φ) = E_q[log p(y | x, θ) + log p(θ) - log q(θ; φ)].
@@ -196,7 +279,7 @@ class SVI:
         optimizer: an optax optimiser that takes the learning rate.
         loss: an ELBO of NumPyro. num_steps, batch_size, learning_rate: of the optimiser.
         num_starts: how many starts are trained; the one with the lowest mean loss over the last
-            tenth of its steps is kept.
+            tenth of its steps is kept. Online there is one.
 
     Example:
         >>> from numpyro.infer.autoguide import AutoNormal
@@ -236,27 +319,31 @@ class SVI:
         """The loss, where it depends on the task."""
         return self.loss
 
+    def program(self, task: Task) -> Program:
+        """The model."""
+        return task.model if self.model is None else Partial(self.model)
+
+    def parts(self, key_start: Array, key_frozen: Array, task: Task) -> None:
+        """There are none: NumPyro starts the guide. Its sites are checked here, before any training."""
+        check_sites(self.program(task), self.guide_program, task)
+
+    def training(self, parts: None, task: Task) -> Training:
+        optimizer, loss = self.optimizer(self.learning_rate), self.loss_for(task)
+        return Training(self.program(task), self.guide_program, optimizer, loss, self.batch_size)
+
+    def posterior(self, parts: None, params: Params, task: Task) -> Sampled:
+        model = self.program(task)
+        sampler = Partial(GuideSampler(self.guide_program), model, params, task.x, task.y)
+        return Sampled(Partial(read_logits, model), sampler)
+
     def fit(self, key: Array, task: Task) -> Sampled:
-        model = task.model if self.model is None else Partial(self.model)
-        check_sites(model, self.guide_program, task)
-
-        def start(key: Array) -> Fit:
-            return fit(
-                key,
-                model,
-                self.guide_program,
-                task,
-                optimizer=self.optimizer(self.learning_rate),
-                loss=self.loss_for(task),
-                num_steps=self.num_steps,
-                batch_size=self.batch_size,
-            )
-
+        self.parts(key, key, task)
+        training = self.training(None, task)
+        start = lambda key: fit(key, training, task, self.num_steps)  # noqa: E731
         fits = jax.vmap(start)(jax.random.split(key, self.num_starts))
         final = fits.losses[:, -max(1, self.num_steps // 10) :].mean(axis=1)
         best = jax.tree.map(lambda leaf: leaf[jnp.nanargmin(final)], fits)
-        sampler = Partial(GuideSampler(self.guide_program), model, best.params, task.x, task.y)
-        return Sampled(Partial(read_logits, model), sampler, best.losses)
+        return replace(self.posterior(None, best.params, task), losses=best.losses)
 
 
 @pytree_dataclass

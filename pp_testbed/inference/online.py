@@ -1,0 +1,95 @@
+"""Learning while data come in: what an agent of a bandit promises, and how any method becomes one.
+
+Whatever the engine of `svi` trains learns online by itself, one step of training per observation, and so do
+the stochastic gradient samplers. Any other method whose `fit` is a pure JAX function is `Refreshed`: fitted
+anew when there is so much more data. What agents decide is in `evaluation.bandit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Posterior, method_name
+from pp_testbed.models.base import Array, Task
+
+
+class Online(Protocol):
+    """A method whose posterior follows data as they come in: pure functions of a state, a pytree.
+
+    `task` holds the data so far: T = `task.num_train` of them, of which the last P are in its rows, in
+    any order.
+    """
+
+    def begin(self, key: Array, task: Task) -> Any:
+        """The state before any data; `task` has none, but its shapes."""
+        ...
+
+    def learn(self, key: Array, state: Any, task: Task) -> Any:
+        """The state after one more observation."""
+        ...
+
+    def current(self, state: Any, task: Task) -> Posterior:
+        """The posterior as it is now, `Finite` or `Sampled`."""
+        ...
+
+
+class Refreshment(NamedTuple):
+    """A posterior, and of how many data it is."""
+
+    posterior: Any
+    num_train: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Refreshed:
+    """A method that is fitted anew, from scratch, whenever there are `growth` times as many data.
+
+    Args:
+        method: with a `fit` that is a pure JAX function. growth: above 1.
+    """
+
+    method: Any
+    growth: float = 1.5
+    name: str = field(default="", metadata={"static": True})
+
+    @property
+    def networks(self) -> int:
+        """How many networks one fit trains together."""
+        return self.method.networks
+
+    def begin(self, key: Array, task: Task) -> Refreshment:
+        return self._fit(key, task)
+
+    def learn(self, key: Array, state: Refreshment, task: Task) -> Refreshment:
+        due = task.num_train >= jnp.ceil(self.growth * state.num_train)
+        return jax.lax.cond(due, lambda: self._fit(key, task), lambda: state)
+
+    def current(self, state: Refreshment, task: Task) -> Posterior:
+        return state.posterior
+
+    def _fit(self, key: Array, task: Task) -> Refreshment:
+        posterior = self.method.fit(key, task).without_history()
+        return Refreshment(posterior, jnp.asarray(task.num_train))
+
+
+def online(method: Any) -> Any:
+    """A method as one that learns online: itself, or `Refreshed`.
+
+    >>> from pp_testbed.inference.base import method
+    >>> online(method("mlp")).name, type(online(method("nuts"))).__name__
+    ('mlp', 'Refreshed')
+    """
+    if callable(getattr(method, "begin", None)):
+        return method
+    if isinstance(getattr(method, "networks", None), int) and is_dataclass(method):
+        return Refreshed(method, name=method_name(method))
+    raise UsageError(
+        f"{method_name(method)} cannot learn online: it has neither begin, learn and current, nor the "
+        "attribute networks of a method whose fit is a pure JAX function"
+    )

@@ -11,10 +11,9 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -22,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from jax.tree_util import Partial
 
 import pp_testbed
@@ -34,7 +32,7 @@ from pp_testbed.experiments.identity import config_hash, describe
 from pp_testbed.experiments.problems import family, key_of, make_model
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import MethodSpec, resolve
-from pp_testbed.experiments.store import OK, cell_id, create_directory, file_words, write_whole
+from pp_testbed.experiments.store import OK, Tables, cell_id, file_words
 from pp_testbed.inference.base import METHODS, Finite, method_name, with_options
 from pp_testbed.inference.online import online
 from pp_testbed.models.base import Array, Environment, no_labels, pytree_dataclass, sample_latents
@@ -183,12 +181,13 @@ class Run:
     def id(self) -> str:
         return cell_id(self.bandit.name, config_hash(self.config), pp_testbed.__version__)
 
-    def path(self, directory: Path) -> Path:
+    @property
+    def file_name(self) -> str:
         """The file of its regrets."""
         words = file_words(self.bandit.name, method_name(self.agent))
-        return directory / f"{words[:150]}_{self.id}.parquet"
+        return f"{words[:150]}_{self.id}.parquet"
 
-    def table(self, steps: Sequence[int], regrets: Sequence[float], **columns: Any) -> pa.Table:
+    def rows(self, steps: Iterable[int], regrets: Iterable[float], **columns: Any) -> list[dict[str, Any]]:
         """Its rows: the cumulative regret after each of some steps."""
         row = {
             "problem": self.bandit.name,
@@ -204,8 +203,7 @@ class Run:
             "version": pp_testbed.__version__,
             **columns,
         }
-        rows = [row | {"step": s, "regret": r} for s, r in zip(steps, regrets, strict=True)]
-        return pa.Table.from_pylist(rows, schema=SCHEMA)
+        return [row | {"step": int(s), "regret": float(r)} for s, r in zip(steps, regrets, strict=True)]
 
 
 def bandit(
@@ -251,13 +249,13 @@ def bandit(
     runs = [Run(one, each, select, _config(one, select)) for one in agents for each in bandits]
     if len({run.id for run in runs}) < len(runs):
         raise UsageError("a method or a seed is given twice")
-    directory, bar = Path(out), Progress(progress)
-    create_directory(directory, "regrets")
-    missing = [run for run in runs if not _is_complete(run.path(directory), steps)]
+    tables, bar = bandit_tables(out), Progress(progress)
+    tables.create()
+    missing = [run for run in runs if not _is_complete(tables.rows(run.file_name), steps)]
     if len(missing) < len(runs):
-        bar.line(f"{len(runs) - len(missing)} of {len(runs)} runs are in {directory} already")
-    _run_missing(list(methods), agents, missing, steps, directory, jobs, bar)
-    frame = read_bandits(directory)
+        bar.line(f"{len(runs) - len(missing)} of {len(runs)} runs are in {tables.directory} already")
+    _run_missing(list(methods), agents, missing, steps, tables, jobs, bar)
+    frame = tables.read()
     wanted = {run.id for run in runs}
     ids = [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
     return frame[[one in wanted for one in ids]].query("step <= @steps").reset_index(drop=True)
@@ -272,7 +270,7 @@ def _run_missing(
     agents: list[Any],
     missing: list[Run],
     steps: int,
-    directory: Path,
+    tables: Tables,
     jobs: int,
     bar: Progress,
 ) -> None:
@@ -292,18 +290,18 @@ def _run_missing(
 
     def died(batch: Batch, why: str) -> None:
         for run in batch.runs:
-            _write_failure(run, directory, why)
+            _write_failure(run, tables, why)
 
     with bar.over(sum(batch.seconds for batch in batches), len(missing), "runs"):
         if jobs == 0:
-            handle = _handler(items, directory, steps)
+            handle = _handler(items, tables, steps)
             for batch in batches:
                 for fraction in handle(batch.message):
                     advanced(batch, fraction)
                 done(batch)
         else:
             queue = [workers.Job(batch.index, batch.message, batch) for batch in batches]
-            workers.run(queue, partial(_handler, items, directory, steps), jobs, done, died, advanced)
+            workers.run(queue, partial(_handler, items, tables, steps), jobs, done, died, advanced)
 
 
 @dataclass(eq=False)
@@ -331,7 +329,7 @@ class Batch:
         return 5.0 + self.steps * len(self.runs) * (1e-5 + 1e-4 * networks)
 
 
-def _handler(items: list[Any], directory: Path, steps: int) -> Callable[[Any], Iterator[float]]:
+def _handler(items: list[Any], tables: Tables, steps: int) -> Callable[[Any], Iterator[float]]:
     """What a worker does with a message: play, tell how far it is, and write a file for each run."""
     agents = [agent(item) for item in items]
 
@@ -339,17 +337,17 @@ def _handler(items: list[Any], directory: Path, steps: int) -> Callable[[Any], I
         index, parts = message
         runs = [Run(agents[index], *part) for part in parts]
         try:
-            yield from _play_together(runs, directory, steps)
+            yield from _play_together(runs, tables, steps)
         except UsageError:
             raise
         except Exception as error:
             for run in runs:
-                _write_failure(run, directory, one_line(error))
+                _write_failure(run, tables, one_line(error))
 
     return handle
 
 
-def _play_together(runs: list[Run], directory: Path, steps: int) -> Iterator[float]:
+def _play_together(runs: list[Run], tables: Tables, steps: int) -> Iterator[float]:
     """Play runs of one agent to the horizon, from their checkpoint if there is one; yields progress.
 
     The program is always filled up to the same number of runs, by repetition, so that the numbers of
@@ -360,7 +358,7 @@ def _play_together(runs: list[Run], directory: Path, steps: int) -> Iterator[flo
     worlds = stack([run.bandit.world for run in filled])
     agents = stack([_placed(run.agent, run.bandit) for run in filled])
     keys = stack([run.bandit.keys for run in filled])
-    checkpoint = Checkpoint(directory, runs)
+    checkpoint = Checkpoint(tables, runs)
     played = checkpoint.read(Played(_begin(keys.begin, agents, worlds), np.zeros((size, 0)), 0.0))
     saved = time.monotonic()
     while played.done < steps:
@@ -374,7 +372,7 @@ def _play_together(runs: list[Run], directory: Path, steps: int) -> Iterator[flo
             saved = time.monotonic()
         yield played.done / steps
     for run, regrets in zip(runs, played.regrets, strict=False):
-        _write_run(run, directory, regrets, played.seconds / len(runs))
+        _write_run(run, tables, regrets, played.seconds / len(runs))
     checkpoint.remove()
 
 
@@ -415,26 +413,26 @@ class Played(NamedTuple):
 class Checkpoint:
     """The file in which runs that are played together are kept until they are complete."""
 
-    directory: Path
+    tables: Tables
     runs: list[Run]
 
     @property
-    def path(self) -> Path:
+    def name(self) -> str:
         """Hidden, so that those who read the directory do not take it for results."""
         digest = hashlib.sha256("\n".join(run.id for run in self.runs).encode()).hexdigest()[:16]
-        return self.directory / f".{digest}.npz"
+        return f".{digest}.npz"
 
     def write(self, played: Played) -> None:
         """Keep all of it, whole or not at all."""
         leaves = {f"leaf{i}": _as_array(leaf) for i, leaf in enumerate(jax.tree.leaves(played.states))}
         arrays: dict[str, Any] = {**leaves, "regrets": played.regrets, "seconds": np.asarray(played.seconds)}
-        _write(self.path, lambda file: np.savez(file, **arrays))
+        self.tables.write_whole(self.name, lambda file: np.savez(file, **arrays))
 
     def read(self, start: Played) -> Played:
         """How far the runs were; at the start where there is no file, or none that can be read."""
         leaves, structure = jax.tree.flatten(start.states)
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            with np.load(self.tables.directory / self.name, allow_pickle=False) as file:
                 arrays = [file[f"leaf{i}"] for i in range(len(leaves))]
                 regrets, seconds = file["regrets"], float(file["seconds"])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
@@ -446,7 +444,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """It is not needed any more."""
-        self.path.unlink(missing_ok=True)
+        (self.tables.directory / self.name).unlink(missing_ok=True)
 
 
 def _as_array(leaf: Any) -> np.ndarray:
@@ -466,61 +464,31 @@ def logged_steps(steps: int) -> np.ndarray:
     return np.unique(np.concatenate([scale, np.arange(1000, steps + 1, 1000), [steps]]))
 
 
-def _write_run(run: Run, directory: Path, regrets: np.ndarray, seconds: float) -> None:
+def _write_run(run: Run, tables: Tables, regrets: np.ndarray, seconds: float) -> None:
     undefined = np.isnan(regrets)
     if undefined.any():
-        _write_failure(run, directory, f"the values of actions are NaN at step {undefined.argmax() + 1}")
+        _write_failure(run, tables, f"the values of actions are NaN at step {undefined.argmax() + 1}")
         return
     steps = logged_steps(len(regrets))
-    table = run.table(
-        steps.tolist(), regrets.cumsum()[steps - 1].tolist(), seconds=seconds, status=OK, error=""
-    )
-    _write(run.path(directory), lambda file: pq.write_table(table, file))
+    total = regrets.cumsum()[steps - 1]
+    tables.write(run.file_name, run.rows(steps, total, seconds=seconds, status=OK, error=""))
 
 
-def _write_failure(run: Run, directory: Path, why: str) -> None:
-    table = run.table([0], [float("nan")], seconds=0.0, status="error", error=why)
-    _write(run.path(directory), lambda file: pq.write_table(table, file))
+def _write_failure(run: Run, tables: Tables, why: str) -> None:
+    tables.write(run.file_name, run.rows([0], [float("nan")], seconds=0.0, status="error", error=why))
 
 
-def _write(path: Path, write: Callable[[Any], object]) -> None:
-    try:
-        write_whole(path, write)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _read(path: Path) -> pd.DataFrame | None:
-    """The rows of a file; None where it is not one of runs."""
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException):
-        return None
-    return table.select(SCHEMA.names).to_pandas() if set(SCHEMA.names) <= set(table.column_names) else None
-
-
-def _is_complete(path: Path, steps: int) -> bool:
-    frame = _read(path) if path.exists() else None
-    return frame is not None and bool((frame.status == OK).all()) and frame.step.max() >= steps
+def _is_complete(rows: pd.DataFrame | None, steps: int) -> bool:
+    return rows is not None and bool((rows.status == OK).all()) and rows.step.max() >= steps
 
 
 def read_bandits(
     directory: str | os.PathLike[str], report: Callable[[str], None] = lambda line: None
 ) -> pd.DataFrame:
     """All runs of a directory, a row per logged step. Other files are reported, by name, and ignored."""
-    directory = Path(directory)
-    if not directory.is_dir():
-        raise UsageError(f"there is no directory {directory}")
-    frames = []
-    for path in sorted(directory.iterdir()):
-        if path.name.startswith("."):
-            continue
-        rows = _read(path)
-        if rows is None:
-            report(f"ignored {path}: not a file of bandit runs")
-        else:
-            frames.append(rows)
-    if not frames:
-        return SCHEMA.empty_table().to_pandas()
-    order = ["method", "config_hash", "problem", "seed", "step"]
-    return pd.concat(frames).sort_values(order, ignore_index=True)
+    return bandit_tables(directory).read(report)
+
+
+def bandit_tables(directory: str | os.PathLike[str]) -> Tables:
+    """The files of a directory of runs."""
+    return Tables(directory, SCHEMA, "bandit runs")

@@ -117,6 +117,56 @@ class Store:
         return frame(rows)
 
 
+class Tables:
+    """A directory of Parquet files of one schema, each of which has the rows of one run.
+
+    The rows have a `status`; a file appears whole or not at all.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], schema: pa.Schema, what: str) -> None:
+        self.directory, self.schema, self.what = Path(directory), schema, what
+
+    def create(self) -> None:
+        """Make the directory, or say in one line why it cannot be written to."""
+        create_directory(self.directory, self.what)
+
+    def write(self, name: str, rows: list[dict[str, Any]]) -> None:
+        """Write a file, in place of an older one of the same run."""
+        table = pa.Table.from_pylist(rows, schema=self.schema)
+        self.write_whole(name, lambda file: pq.write_table(table, file))
+
+    def write_whole(self, name: str, write: Callable[[Any], object]) -> None:
+        """Any file of the directory, or a UsageError that says why it cannot be written."""
+        try:
+            write_whole(self.directory / name, write)
+        except OSError as error:
+            raise UsageError(f"cannot write {self.directory / name}: {error.strerror}") from None
+
+    def rows(self, name: str) -> pd.DataFrame | None:
+        """The rows of a file; None where there is none, or it is another thing."""
+        try:
+            table = pq.read_table(self.directory / name)
+        except (OSError, pa.ArrowException):
+            return None
+        names = self.schema.names
+        return table.select(names).to_pandas() if set(names) <= set(table.column_names) else None
+
+    def read(self, report: Callable[[str], None] = lambda line: None) -> pd.DataFrame:
+        """All rows, file after file. What is not one of these is reported, by name, and ignored."""
+        if not self.directory.is_dir():
+            raise UsageError(f"there is no directory {self.directory}")
+        found = [self.schema.empty_table().to_pandas()]
+        for path in sorted(self.directory.iterdir()):
+            if path.name.startswith("."):
+                continue
+            rows = self.rows(path.name)
+            if rows is None:
+                report(f"ignored {path}: not a file of {self.what}")
+            else:
+                found.append(rows)
+        return pd.concat(found[1:] or found, ignore_index=True)
+
+
 def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
     """A data frame with the columns of the store, in the order of problems."""
     table = pa.Table.from_pylist(list(rows), schema=SCHEMA).to_pandas()

@@ -1,0 +1,286 @@
+"""Active learning: methods choose which inputs of a pool are labelled, and are scored after each budget.
+
+The pool is the data of a problem, whose labels are hidden until they are asked for. A run, one method
+on one pool with one priority, starts from the same few labels as the others; at each budget the method
+is fitted anew on the labels that it has, scored by the common evaluator, and its priorities choose the
+labels up to the next. Priorities are in `evaluation.acquisition`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+import pp_testbed
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.evaluation.acquisition import PRIORITIES, Candidates, reorder
+from pp_testbed.evaluation.evaluator import Evaluation, evaluate
+from pp_testbed.experiments import workers
+from pp_testbed.experiments.batch import is_batched, map_problems, one_line, problems_at_once, stack
+from pp_testbed.experiments.identity import config_hash, describe
+from pp_testbed.experiments.problems import Problem, Suite
+from pp_testbed.experiments.problems import suite as named_suite
+from pp_testbed.experiments.progress import Progress
+from pp_testbed.experiments.specs import resolve
+from pp_testbed.experiments.store import OK, SCHEMA, Tables, cell_id, file_words
+from pp_testbed.inference.base import log_weights_of, method_name
+from pp_testbed.models.base import Array, Task
+
+BUDGETS = (10, 20, 40, 80, 160)
+DRAWS = 100  # functions of which priorities are computed, where a posterior is not finite
+ACTIVE_SCHEMA = pa.schema(
+    [*SCHEMA, ("priority", pa.string()), ("num_labelled", pa.int64())],
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one pool with one priority."""
+
+    method: Any
+    problem: Problem
+    priority: str
+    budgets: tuple[int, ...]
+    config: str
+
+    @property
+    def id(self) -> str:
+        return cell_id(self.problem.name, config_hash(self.config), pp_testbed.__version__)
+
+    @property
+    def file_name(self) -> str:
+        words = file_words(self.problem.name, method_name(self.method), self.priority)
+        return f"{words[:150]}_{self.id}.parquet"
+
+    def row(self, num_labelled: int, status: str, error: str = "", **columns: Any) -> dict[str, Any]:
+        """The scores after one budget."""
+        return {
+            "suite": "active",
+            "problem": self.problem.name,
+            "method": method_name(self.method),
+            "config": self.config,
+            "config_hash": config_hash(self.config),
+            "seed": self.problem.seed,
+            "input_dim": self.problem.input_dim,
+            "num_train": self.problem.num_train,
+            "temperature": self.problem.temperature,
+            "num_classes": self.problem.num_classes,
+            "priority": self.priority,
+            "num_labelled": num_labelled,
+            "status": status,
+            "error": error,
+            "version": pp_testbed.__version__,
+            **columns,
+        }
+
+
+def active(
+    methods: Sequence[Any],
+    problems: Suite | str = "2d",
+    *,
+    priorities: Sequence[str] = tuple(PRIORITIES),
+    budgets: Sequence[int] = BUDGETS,
+    out: str | os.PathLike[str] = "active",
+    jobs: int = 0,
+    progress: bool = True,
+    config: Evaluation | None = None,
+) -> pd.DataFrame:
+    """Let methods choose their data, keep their scores in a directory, and return them.
+
+    Args:
+        methods: names, `file.py:NAME`, or objects with `fit(key, task)`.
+        problems: a suite, whose problems' data are the pools; of a named one, those of 1000 data at
+            temperature 0.1.
+        priorities: of `evaluation.acquisition.PRIORITIES`.
+        budgets: numbers of labels after which there is a score; the first are chosen at random.
+        out: a directory; runs that are there are not run again.
+        jobs: worker processes; 0 runs everything in this one.
+
+    Returns:
+        A row per run and budget.
+
+    Example:
+        >>> frame = active(["ensemble+"], priorities=["uniform", "bald"])     # doctest: +SKIP
+    """
+    budgets, pools = tuple(budgets), list(_pools(problems))
+    if not budgets or list(budgets) != sorted(set(budgets)) or budgets[0] < 1:
+        raise UsageError(f"budgets are {budgets}; expected increasing numbers of labels, as in 10,20,40")
+    for priority in priorities:
+        if priority not in PRIORITIES:
+            raise unknown("priority", priority, PRIORITIES)
+    for pool in pools:
+        if pool.num_train < budgets[-1]:
+            raise UsageError(f"{pool.name} has {pool.num_train} data; the largest budget is {budgets[-1]}")
+    made, config = [resolve(item) for item in methods], config or Evaluation()
+    runs = [
+        Run(one, pool, priority, budgets, _config(one, priority, budgets, config))
+        for one in made
+        for priority in priorities
+        for pool in pools
+    ]
+    if not runs:
+        raise UsageError("there are no methods, priorities or problems to run")
+    if len({run.id for run in runs}) < len(runs):
+        raise UsageError("a method, a priority or a problem is given twice")
+    tables, bar = active_tables(out), Progress(progress)
+    tables.create()
+    missing = [run for run in runs if not _is_complete(tables.rows(run.file_name))]
+    if len(missing) < len(runs):
+        bar.line(f"{len(runs) - len(missing)} of {len(runs)} runs are in {tables.directory} already")
+    _run_missing(list(methods), made, missing, config, tables, jobs, bar)
+    frame, wanted = tables.read(), {run.id for run in runs}
+    ids = [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
+    return frame[[one in wanted for one in ids]].reset_index(drop=True)
+
+
+def active_tables(directory: str | os.PathLike[str]) -> Tables:
+    """The files of a directory of runs."""
+    return Tables(directory, ACTIVE_SCHEMA, "active learning")
+
+
+def _pools(problems: Suite | str) -> Suite:
+    if isinstance(problems, Suite):
+        return problems
+    found = named_suite(problems).filter(num_train=1000, temperature=0.1)
+    if not len(found):
+        raise UsageError(f"suite {problems} has no problem with 1000 data at temperature 0.1")
+    return found
+
+
+def _config(method: Any, priority: str, budgets: tuple[int, ...], config: Evaluation) -> str:
+    parts = {"method": method, "priority": priority, "budgets": budgets, "evaluation": config}
+    return json.dumps({name: describe(part) for name, part in parts.items()}, sort_keys=True)
+
+
+def _is_complete(rows: pd.DataFrame | None) -> bool:
+    return rows is not None and bool((rows.status == OK).all())
+
+
+def _run_missing(
+    items: list[Any],
+    made: list[Any],
+    missing: list[Run],
+    config: Evaluation,
+    tables: Tables,
+    jobs: int,
+    bar: Progress,
+) -> None:
+    """Run in batches of one method, here or in workers."""
+    queue = []
+    for index, one in enumerate(made):
+        mine, size = [run for run in missing if run.method is one], problems_at_once(one)
+        for start in range(0, len(mine), size):
+            batch = mine[start : start + size]
+            message = index, [(run.problem, run.priority, run.budgets, run.config) for run in batch]
+            queue.append(workers.Job(index, message, batch))
+
+    def cost(batch: list[Run]) -> float:
+        return len(batch) * float(getattr(batch[0].method, "networks", 1))
+
+    def done(batch: list[Run]) -> None:
+        bar.advance(cost(batch), len(batch), method_name(batch[0].method))
+
+    def died(batch: list[Run], why: str) -> None:
+        for run in batch:
+            tables.write(run.file_name, [run.row(0, "error", why)])
+
+    with bar.over(sum(cost(job.subject) for job in queue), len(missing), "runs"):
+        if jobs == 0:
+            handle = _handler(items, config, tables)
+            for job in queue:
+                handle(job.message)
+                done(job.subject)
+        else:
+            workers.run(queue, partial(_handler, items, config, tables), jobs, done, died)
+
+
+def _handler(items: list[Any], config: Evaluation, tables: Tables) -> Callable[[Any], None]:
+    """What a worker does with a message: run, and write a file for each."""
+    made = [resolve(item) for item in items]
+
+    def handle(message: Any) -> None:
+        index, parts = message
+        runs = [Run(made[index], *part) for part in parts]
+        try:
+            rows = list(_learn(runs, config))
+        except Exception as error:
+            rows = [(run, run.row(0, "error", one_line(error))) for run in runs]
+        for run in runs:
+            tables.write(run.file_name, [row for other, row in rows if other is run])
+
+    return handle
+
+
+def _learn(runs: list[Run], config: Evaluation) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Runs of one method together: their scores after each budget."""
+    method, budgets = runs[0].method, runs[0].budgets
+    size = problems_at_once(method)
+    filled = [runs[i % len(runs)] for i in range(size)]
+    orders = [np.asarray(jax.random.permutation(_key(run, "order"), run.problem.num_train)) for run in filled]
+    for budget in budgets:
+        tasks = [
+            _labelled(run.problem.task, order, budget, budgets[-1])
+            for run, order in zip(filled, orders, strict=True)
+        ]
+        posteriors = _fit(method, filled, tasks)
+        for place, run in enumerate(filled):
+            if place < len(runs):
+                key = run.problem.keys.evaluate
+                scores = evaluate(posteriors[place], run.problem, key=key, config=config).asdict()
+                undefined = np.isnan(scores["kl_joint"])
+                status, error = ("nan", "its scores are NaN") if undefined else (OK, "")
+                yield run, run.row(budget, status, error, **scores)
+            orders[place] = _next_order(run, posteriors[place], orders[place], budget)
+
+
+def _fit(method: Any, runs: list[Run], tasks: list[Task]) -> list[Any]:
+    """The posterior of each run's task."""
+    if not is_batched(method):
+        return [method.fit(run.problem.keys.fit, task) for run, task in zip(runs, tasks, strict=True)]
+    keys = stack([run.problem.keys.fit for run in runs])
+    together = _fit_together(stack([method] * len(runs)), keys, stack(tasks)).without_history()
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], together) for i in range(len(runs))]
+
+
+@jax.jit
+def _fit_together(methods: Any, keys: Array, tasks: Task) -> Any:
+    return map_problems(lambda arguments: arguments[0].fit(*arguments[1:]), (methods, keys, tasks))
+
+
+def _labelled(pool: Task, order: np.ndarray, budget: int, largest: int) -> Task:
+    """The task of the first inputs of a pool in some order, in as many rows as the largest budget has."""
+    rows = order[np.arange(largest) % budget]
+    return Task(pool.model, pool.x[rows], pool.y[rows], budget)
+
+
+def _next_order(run: Run, posterior: Any, order: np.ndarray, budget: int) -> np.ndarray:
+    """The pool's order with the inputs of the highest priority after those that have labels."""
+    key_draw, key_priority = jax.random.split(jax.random.fold_in(_key(run, "choose"), budget))
+    task = run.problem.task
+    logits = posterior.logits(key_draw, task.x, DRAWS)
+    log_weights = log_weights_of(posterior, len(logits))
+    ranked = _reorder(run.priority, logits, log_weights, task.y, key_priority, jnp.asarray(order), budget)
+    return np.asarray(ranked)
+
+
+@partial(jax.jit, static_argnums=0)
+def _reorder(
+    priority: str, logits: Array, log_weights: Array, labels: Array, key: Array, order: Array, budget: Array
+) -> Array:
+    pool = Candidates(jax.nn.log_softmax(logits), log_weights, labels, key)
+    return reorder(PRIORITIES[priority](pool), order, budget)
+
+
+def _key(run: Run, purpose: str) -> Array:
+    """A key of the pool for one purpose, which no suite's own keys are."""
+    return jax.random.fold_in(run.problem.keys.fit, {"order": 1, "choose": 2}[purpose])

@@ -14,6 +14,9 @@ line answers at once.
     sbc(method, num_train=10)                    simulation-based calibration
     run(suite, methods, out="results/")          all of it, as a data frame
     tune(method), leaderboard(frame), figure(name, frame)
+    bandit(methods), regrets(frame)              what posteriors are worth when they are acted on
+    active(methods), learning(frame)             and when they choose their data
+    correlations(bandits, frame)                 whether scores predict regret
 """
 
 from __future__ import annotations
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from pp_testbed.evaluation.evaluator import Evaluation as Evaluation
     from pp_testbed.evaluation.evaluator import Scores as Scores
     from pp_testbed.evaluation.evaluator import evaluate as evaluate
+    from pp_testbed.experiments.active import active as active
+    from pp_testbed.experiments.bandits import bandit as bandit
+    from pp_testbed.experiments.bandits import read_bandits as read_bandits
     from pp_testbed.experiments.problems import Problem as Problem
     from pp_testbed.experiments.problems import Suite as Suite
     from pp_testbed.experiments.problems import problem as problem
@@ -58,6 +64,13 @@ if TYPE_CHECKING:
     from pp_testbed.models.base import task as task
     from pp_testbed.models.logistic import LogisticRegression as LogisticRegression
     from pp_testbed.models.mlp import GenerativeMLP as GenerativeMLP
+    from pp_testbed.report.decisions import across_models as across_models
+    from pp_testbed.report.decisions import correlation_figure as correlation_figure
+    from pp_testbed.report.decisions import correlations as correlations
+    from pp_testbed.report.decisions import learning as learning
+    from pp_testbed.report.decisions import learning_curves as learning_curves
+    from pp_testbed.report.decisions import regret_curves as regret_curves
+    from pp_testbed.report.decisions import regrets as regrets
     from pp_testbed.report.figures import calibration_ranks as calibration_ranks
     from pp_testbed.report.figures import predictive_fields as predictive_fields
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
@@ -70,6 +83,8 @@ _HOME = {
     **dict.fromkeys(["Comparison", "compare"], "evaluation.compare"),
     **dict.fromkeys(["Diagnostics", "diagnose"], "evaluation.diagnostics"),
     **dict.fromkeys(["Reference", "reference", "references", "verify"], "experiments.references"),
+    "active": "experiments.active",
+    **dict.fromkeys(["bandit", "read_bandits"], "experiments.bandits"),
     "run": "experiments.runner",
     **dict.fromkeys(["Calibration", "sbc"], "experiments.sbc"),
     **dict.fromkeys(["Tuning", "tune"], "experiments.tune"),
@@ -79,6 +94,8 @@ _HOME = {
     **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),
     "LogisticRegression": "models.logistic",
     "GenerativeMLP": "models.mlp",
+    **dict.fromkeys(["across_models", "correlation_figure", "correlations"], "report.decisions"),
+    **dict.fromkeys(["learning", "learning_curves", "regret_curves", "regrets"], "report.decisions"),
     **dict.fromkeys(["calibration_ranks", "predictive_fields"], "report.figures"),
     "leaderboard": "report.leaderboard",
     "figure": "report.paper",

@@ -1,4 +1,4 @@
-"""The command line: `pp-testbed run | leaderboard | figure | tune | compare | sbc | reference | ...`.
+"""The command line: `pp-testbed run | leaderboard | bandit | active | tune | compare | sbc | ...`.
 
 Only arguments and output are here; what the commands do is the Python API. Heavy imports happen
 inside the commands, so that `--help` answers at once.
@@ -362,6 +362,207 @@ def compare(
             errors.print(f"the predictive fields are drawn in {_escaped(figure)}")
 
 
+@app.command()
+def bandit(
+    methods: Annotated[
+        str, typer.Option(help="Names, oracle, or my_file.py:NAME, with commas.")
+    ] = "uniform,mlp,ensemble+",
+    dim: Annotated[int, typer.Option(help="d: there are 20 d actions in R^d.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="The horizon.")] = 5000,
+    full: Annotated[bool, typer.Option("--full", help="The paper's horizon: 50,000 steps.")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="How many environments.")] = 20,
+    select: Annotated[
+        str, typer.Option(help="thompson, ucb:SCALE or epsilon-greedy:PROBABILITY.")
+    ] = "thompson",
+    model: Annotated[str, typer.Option(help="The environments: mlp or logistic.")] = "mlp",
+    temperature: Annotated[float, typer.Option(help="Of the environments.")] = 0.1,
+    activation: Annotated[str, typer.Option(help="Of the environments, if they are mlp.")] = "relu",
+    hidden: Annotated[str, typer.Option(help="Hidden units of the environments, if they are mlp.")] = "50,50",
+    out: Annotated[Path, typer.Option(help="The directory of regrets; a run goes on where it was.")] = Path(
+        "bandits"
+    ),
+    jobs: Jobs = None,
+    settings: Settings = None,
+    preset: Preset = "tuned",
+    baseline: Baseline = "mlp",
+    figure: Annotated[Path | None, typer.Option(help="Draw the regret curves into this file.")] = None,
+    format: Format = "table",
+) -> None:
+    """Let methods act: Thompson sampling in a neural bandit, and its regret.
+
+    Ensembles have 30 members, and minibatches 128 rows, unless --set says otherwise.
+
+    Examples:
+
+      pp-testbed bandit --methods uniform,mlp,ensemble,ensemble+,hypermodel --figure regret.png
+
+      pp-testbed bandit --dim 50 --methods mlp,my_method.py:METHOD --full --set ensemble.size=100
+    """
+    with plain_errors():
+        from pp_testbed.experiments.bandits import PAPER_STEPS
+        from pp_testbed.experiments.bandits import bandit as play
+        from pp_testbed.report.decisions import regret_curves, regrets
+        from pp_testbed.report.leaderboard import FORMATS
+
+        if format not in FORMATS:
+            raise unknown("format", format, FORMATS)
+        _check_figure(figure)
+        options: dict[str, Any] = {}
+        if model == "mlp":
+            options = {"activation": activation, "hidden": _whole_numbers("--hidden", hidden)}
+        try:
+            frame = play(
+                _specs(methods, settings or [], preset),
+                dim=dim,
+                steps=PAPER_STEPS if full else steps,
+                seeds=seeds,
+                temperature=temperature,
+                model=model,
+                select=select,
+                out=out,
+                jobs=jobs or _cores(),
+                **options,
+            )
+        except KeyboardInterrupt:
+            errors.print("\ninterrupted; run the same command again to go on.")
+            raise
+        if (frame.status == "ok").any():
+            _print_with_errors(regrets(frame, baseline), format)
+        if figure is not None:
+            regret_curves(frame).savefig(figure, dpi=150)
+            errors.print(f"the regrets are drawn in {_escaped(figure)}")
+        errors.print(f"regrets are in {_escaped(out)}{os.sep}")
+        _report_failures(frame)
+
+
+@app.command()
+def active(
+    methods: Annotated[str, typer.Option(help="Names, or my_file.py:NAME, with commas.")] = "mlp,ensemble+",
+    suite: Annotated[
+        str, typer.Option(help="Its problems of 1000 data at temperature 0.1 are the pools.")
+    ] = "2d",
+    priorities: Annotated[
+        str, typer.Option(help="uniform, variance, entropy, margin, bald, nll, joint-nll.")
+    ] = "uniform,variance,entropy,margin,bald",
+    budgets: Annotated[str, typer.Option(help="After how many labels there is a score.")] = "10,20,40,80,160",
+    seeds: Seeds = "",
+    out: Annotated[Path, typer.Option(help="The directory of scores; a run goes on where it was.")] = Path(
+        "active"
+    ),
+    jobs: Jobs = None,
+    settings: Settings = None,
+    preset: Preset = "tuned",
+    figure: Annotated[Path | None, typer.Option(help="Draw the learning curves into this file.")] = None,
+    format: Format = "table",
+) -> None:
+    """Let methods choose which inputs are labelled, and score them after each budget.
+
+    The priorities nll and joint-nll look at the labels before they are asked for: what there is to gain.
+
+    Example:
+
+      pp-testbed active --methods mlp,ensemble+,my_method.py:METHOD --figure active.png
+    """
+    with plain_errors():
+        from pp_testbed.experiments.active import active as learn
+        from pp_testbed.experiments.active import pools
+        from pp_testbed.report.decisions import learning, learning_curves
+        from pp_testbed.report.leaderboard import FORMATS
+
+        if format not in FORMATS:
+            raise unknown("format", format, FORMATS)
+        _check_figure(figure)
+        chosen = pools(suite)
+        try:
+            frame = learn(
+                _specs(methods, settings or [], preset),
+                chosen.filter(seed=_numbers(seeds)) if seeds else chosen,
+                priorities=[name for name in priorities.split(",") if name],
+                budgets=_whole_numbers("--budgets", budgets),
+                out=out,
+                jobs=jobs or _cores(),
+            )
+        except KeyboardInterrupt:
+            errors.print("\ninterrupted; run the same command again to go on.")
+            raise
+        if (frame.status == "ok").any():
+            _print_with_errors(learning(frame), format)
+        if figure is not None:
+            learning_curves(frame).savefig(figure, dpi=150)
+            errors.print(f"the learning curves are drawn in {_escaped(figure)}")
+        errors.print(f"scores are in {_escaped(out)}{os.sep}")
+        _report_failures(frame)
+
+
+@app.command()
+def correlate(
+    bandits: Annotated[Path, typer.Argument(help="A directory of `pp-testbed bandit`.")] = Path("bandits"),
+    results: Annotated[Path, typer.Argument(help="A results directory.")] = Path("results"),
+    methods: Annotated[
+        str, typer.Option(help="Only these; all but oracle, uniform and prior if not given.")
+    ] = "",
+    figure: Annotated[Path | None, typer.Option(help="Draw regrets against scores into this file.")] = None,
+    format: Format = "table",
+) -> None:
+    """Do scores predict decisions? Correlations of log regret with log scores over agents.
+
+    Results must be of the bandits' models and temperature, such as those of suite decisions; intervals are
+    5 to 95 %, of the bootstrap over seeds and agents.
+
+    Examples:
+
+      pp-testbed run --suite decisions --methods mlp,ensemble,ensemble+,hypermodel
+
+      pp-testbed correlate bandits/ results/ --figure correlation.png
+    """
+    with plain_errors():
+        from pp_testbed.experiments.bandits import read_bandits
+        from pp_testbed.report.decisions import correlation_figure, correlations
+
+        _check_figure(figure)
+        inputs = read_bandits(bandits, _complain), _results(results), _names(methods)
+        _print_table(correlations(*inputs), format)
+        if figure is not None:
+            correlation_figure(*inputs).savefig(figure, dpi=150)
+            errors.print(f"regrets and scores are drawn in {_escaped(figure)}")
+
+
+@app.command()
+def robustness(
+    results: Annotated[Path | None, typer.Option(help="A results directory.")] = None,
+    bandits: Annotated[Path | None, typer.Option(help="A directory of `pp-testbed bandit`.")] = None,
+    methods: Annotated[
+        str, typer.Option(help="Only these; all but oracle, uniform and prior if not given.")
+    ] = "",
+    figure: Annotated[Path | None, typer.Option(help="Draw the correlations into this file.")] = None,
+    format: Format = "table",
+) -> None:
+    """Do generative models agree on agents? Correlations of agents' scores and regrets between models.
+
+    Example:
+
+      pp-testbed run --suite activations --methods mlp,ensemble,ensemble+,hypermodel --out activations
+
+      pp-testbed robustness --results activations --figure robustness.png
+    """
+    with plain_errors():
+        from pp_testbed.experiments.bandits import read_bandits
+        from pp_testbed.report.decisions import across_models, across_models_figure
+
+        _check_figure(figure)
+        if results is None and bandits is None:
+            raise UsageError("give --results, --bandits or both")
+        table = across_models(
+            None if results is None else _results(results),
+            None if bandits is None else read_bandits(bandits, _complain),
+            _names(methods),
+        )
+        _print_table(table, format)
+        if figure is not None:
+            across_models_figure(table).savefig(figure, dpi=150)
+            errors.print(f"the correlations are drawn in {_escaped(figure)}")
+
+
 @reference_app.command("build")
 def reference_build(
     suite: Annotated[str, typer.Option(help="The problems; see `pp-testbed suites`.")] = "smoke",
@@ -551,11 +752,27 @@ def _numbers(text: str) -> set[int]:
     return numbers
 
 
+def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """`50,50` as (50, 50)."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part)
+    except ValueError:
+        raise UsageError(f"{option} {text}: expected whole numbers, as in 10,20") from None
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def _complain(line: str) -> None:
+    errors.print(_escaped(line))
+
+
 def _results(directory: Path) -> pd.DataFrame:
     """The results of a directory, of which there must be some."""
     from pp_testbed.experiments.store import Store
 
-    frame = Store(directory).read(lambda line: errors.print(_escaped(line)))
+    frame = Store(directory).read(_complain)
     if frame.empty:
         raise UsageError(f"there are no results in {directory}")
     return frame
@@ -604,6 +821,13 @@ def _print_table(table: pd.DataFrame, format: str) -> None:
     from pp_testbed.report.leaderboard import render_plain
 
     _print(render_plain(table, format))
+
+
+def _print_with_errors(table: pd.DataFrame, format: str) -> None:
+    """As `_print_table`; for people, a value and its standard error share a cell."""
+    from pp_testbed.report.leaderboard import with_errors
+
+    _print_table(with_errors(table) if format in ("table", "markdown", "latex") else table, format)
 
 
 def _print(shown: Any) -> None:

@@ -32,7 +32,7 @@ from pp_testbed.experiments.problems import Problem, Suite
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
-from pp_testbed.experiments.store import OK, SCHEMA, Tables, cell_id, file_words
+from pp_testbed.experiments.store import OK, SCHEMA, Tables, cell_id, cell_ids, file_words
 from pp_testbed.inference.base import log_weights_of, method_name
 from pp_testbed.models.base import Array, Task
 
@@ -112,13 +112,13 @@ def active(
     Example:
         >>> frame = active(["ensemble+"], priorities=["uniform", "bald"])     # doctest: +SKIP
     """
-    budgets, pools = tuple(budgets), list(_pools(problems))
+    budgets, chosen = tuple(budgets), list(pools(problems))
     if not budgets or list(budgets) != sorted(set(budgets)) or budgets[0] < 1:
         raise UsageError(f"budgets are {budgets}; expected increasing numbers of labels, as in 10,20,40")
     for priority in priorities:
         if priority not in PRIORITIES:
             raise unknown("priority", priority, PRIORITIES)
-    for pool in pools:
+    for pool in chosen:
         if pool.num_train < budgets[-1]:
             raise UsageError(f"{pool.name} has {pool.num_train} data; the largest budget is {budgets[-1]}")
     made, config = [resolve(item) for item in methods], config or Evaluation()
@@ -126,7 +126,7 @@ def active(
         Run(one, pool, priority, budgets, _config(one, priority, budgets, config))
         for one in made
         for priority in priorities
-        for pool in pools
+        for pool in chosen
     ]
     if not runs:
         raise UsageError("there are no methods, priorities or problems to run")
@@ -139,8 +139,7 @@ def active(
         bar.line(f"{len(runs) - len(missing)} of {len(runs)} runs are in {tables.directory} already")
     _run_missing(list(methods), made, missing, config, tables, jobs, bar)
     frame, wanted = tables.read(), {run.id for run in runs}
-    ids = [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
-    return frame[[one in wanted for one in ids]].reset_index(drop=True)
+    return frame[[one in wanted for one in cell_ids(frame)]].reset_index(drop=True)
 
 
 def active_tables(directory: str | os.PathLike[str]) -> Tables:
@@ -148,7 +147,8 @@ def active_tables(directory: str | os.PathLike[str]) -> Tables:
     return Tables(directory, ACTIVE_SCHEMA, "active learning")
 
 
-def _pools(problems: Suite | str) -> Suite:
+def pools(problems: Suite | str) -> Suite:
+    """The problems whose data are pools: a suite's own, or of a named one those of 1000 data at 0.1."""
     if isinstance(problems, Suite):
         return problems
     found = named_suite(problems).filter(num_train=1000, temperature=0.1)

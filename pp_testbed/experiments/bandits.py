@@ -32,8 +32,10 @@ from pp_testbed.experiments.identity import config_hash, describe
 from pp_testbed.experiments.problems import family, key_of, make_model
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import MethodSpec, resolve
-from pp_testbed.experiments.store import OK, Tables, cell_id, file_words
+from pp_testbed.experiments.store import OK, Tables, cell_id, cell_ids, file_words
 from pp_testbed.inference.base import METHODS, Finite, method_name, with_options
+from pp_testbed.inference.map_ensemble import Ensemble
+from pp_testbed.inference.mcmc import Sampler
 from pp_testbed.inference.online import online
 from pp_testbed.models.base import Array, Environment, no_labels, pytree_dataclass, sample_latents
 
@@ -42,14 +44,6 @@ PAPER_STEPS = 50_000
 ACTIONS_PER_DIM = 20
 CHUNK = 500  # steps of one compiled program
 SECONDS_BETWEEN_CHECKPOINTS = 20.0
-# What an agent is where its options say nothing: minibatches as published, and what two cores can do.
-DEFAULTS: dict[str, Callable[[Any], Any]] = {
-    "batch_size": lambda _: 128,
-    "size": lambda size: min(size, 30),
-    "num_chains": lambda _: 1,
-    "warmup": lambda _: 200,
-    "num_draws": lambda _: 100,
-}
 SCHEMA = pa.schema(
     [(name, pa.string()) for name in ("problem", "method", "selection", "config", "config_hash", "model")]
     + [(name, pa.int64()) for name in ("seed", "input_dim", "num_actions", "step")]
@@ -142,17 +136,27 @@ def true_logits(environment: Environment, _draw: Any, x: Array) -> Array:
 def agent(item: Any) -> Any:
     """A method as an agent of a bandit, from its name, its specification or itself.
 
-    Named ones get `DEFAULTS` for the options that are not given. "oracle" is one too.
+    Named ones get the options of `usual` that are not given. "oracle" is one too.
     """
     spec = MethodSpec(item) if isinstance(item, str) else item
     if isinstance(spec, MethodSpec) and spec.text == "oracle":
         return Oracle()
     made = resolve(spec)
     if isinstance(spec, MethodSpec) and spec.text in METHODS:
-        given = dict(spec.options)
-        wanted = [option for option in DEFAULTS if option not in given and hasattr(made, option)]
-        made = with_options(made, {option: DEFAULTS[option](getattr(made, option)) for option in wanted})
+        made = with_options(made, {**usual(made), **dict(spec.options)})
     return online(made)
+
+
+def usual(made: Any) -> dict[str, Any]:
+    """What a registered method is as an agent: minibatches as published, and what two cores can do."""
+    options: dict[str, Any] = {}
+    if hasattr(made, "batch_size"):
+        options["batch_size"] = 128
+    if isinstance(made, Ensemble):
+        options["size"] = min(made.size, 30)
+    if isinstance(made, Sampler):
+        options |= {"num_chains": 1, "warmup": 200, "num_draws": 100}
+    return options
 
 
 def annealed(made: Any, input_dim: int) -> Any:
@@ -181,11 +185,10 @@ class Run:
     def id(self) -> str:
         return cell_id(self.bandit.name, config_hash(self.config), pp_testbed.__version__)
 
-    @property
-    def file_name(self) -> str:
-        """The file of its regrets."""
+    def file_name(self, steps: int) -> str:
+        """The file of its regrets up to a horizon."""
         words = file_words(self.bandit.name, method_name(self.agent))
-        return f"{words[:150]}_{self.id}.parquet"
+        return f"{words[:150]}_{steps}_{self.id}.parquet"
 
     def rows(self, steps: Iterable[int], regrets: Iterable[float], **columns: Any) -> list[dict[str, Any]]:
         """Its rows: the cumulative regret after each of some steps."""
@@ -251,14 +254,13 @@ def bandit(
         raise UsageError("a method or a seed is given twice")
     tables, bar = bandit_tables(out), Progress(progress)
     tables.create()
-    missing = [run for run in runs if not _is_complete(tables.rows(run.file_name), steps)]
+    complete = _complete(tables, steps)
+    missing = [run for run in runs if run.id not in complete]
     if len(missing) < len(runs):
         bar.line(f"{len(runs) - len(missing)} of {len(runs)} runs are in {tables.directory} already")
     _run_missing(list(methods), agents, missing, steps, tables, jobs, bar)
-    frame = tables.read()
-    wanted = {run.id for run in runs}
-    ids = [cell_id(*key) for key in zip(frame.problem, frame.config_hash, frame.version, strict=True)]
-    return frame[[one in wanted for one in ids]].query("step <= @steps").reset_index(drop=True)
+    frame, wanted = read_bandits(out), {run.id for run in runs}
+    return frame[[one in wanted for one in cell_ids(frame)]].query("step <= @steps").reset_index(drop=True)
 
 
 def _config(one: Any, select: str) -> str:
@@ -471,22 +473,34 @@ def _write_run(run: Run, tables: Tables, regrets: np.ndarray, seconds: float) ->
         return
     steps = logged_steps(len(regrets))
     total = regrets.cumsum()[steps - 1]
-    tables.write(run.file_name, run.rows(steps, total, seconds=seconds, status=OK, error=""))
+    rows = run.rows(steps, total, seconds=seconds, status=OK, error="")
+    tables.write(run.file_name(len(regrets)), rows)
 
 
 def _write_failure(run: Run, tables: Tables, why: str) -> None:
-    tables.write(run.file_name, run.rows([0], [float("nan")], seconds=0.0, status="error", error=why))
+    rows = run.rows([0], [float("nan")], seconds=0.0, status="error", error=why)
+    tables.write(run.file_name(0), rows)
 
 
-def _is_complete(rows: pd.DataFrame | None, steps: int) -> bool:
-    return rows is not None and bool((rows.status == OK).all()) and rows.step.max() >= steps
+def _complete(tables: Tables, steps: int) -> set[str]:
+    """The ids of the runs of a directory whose regret after so many steps is known."""
+    frame = read_bandits(tables.directory)
+    return set(cell_ids(frame[(frame.status == OK) & (frame.step == steps)]))
 
 
 def read_bandits(
     directory: str | os.PathLike[str], report: Callable[[str], None] = lambda line: None
 ) -> pd.DataFrame:
-    """All runs of a directory, a row per logged step. Other files are reported, by name, and ignored."""
-    return bandit_tables(directory).read(report)
+    """All runs of a directory, a row per logged step. Other files are reported, by name, and ignored.
+
+    A run may be in any file, and in several, with other steps in each; a failure counts only where there
+    is nothing else.
+    """
+    frame = bandit_tables(directory).read(report)
+    frame = frame.assign(id=cell_ids(frame)).drop_duplicates(["id", "step"])
+    failed_before = (frame.status != OK) & frame.id.isin(frame.id[frame.status == OK])
+    order = ["method", "config_hash", "input_dim", "problem", "seed", "step"]
+    return frame[~failed_before].drop(columns="id").sort_values(order, ignore_index=True)
 
 
 def bandit_tables(directory: str | os.PathLike[str]) -> Tables:

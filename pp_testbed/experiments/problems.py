@@ -282,6 +282,15 @@ def _variants(variants: list[dict[str, Any]]) -> list[Problem]:
     ]
 
 
+def _decisions() -> list[Problem]:
+    return [
+        problem(num_train=ratio * d, temperature=0.1, seed=seed, input_dim=d)
+        for d in (2, 10, 50)
+        for ratio in (1, 10, 100)
+        for seed in range(20)
+    ]
+
+
 def _logistic() -> list[Problem]:
     return [
         problem(num_train=ratio * d, seed=seed, model="logistic", input_dim=d)
@@ -300,6 +309,7 @@ SUITES: dict[str, tuple[str, Callable[[], list[Problem]]]] = {
     "2d": ("the 2-D testbed: 7 sizes, 3 temperatures, 10 seeds", lambda: _grid(range(10))),
     "2d-tune": ("the grid of 2d with the seeds on which methods are tuned", lambda: _grid(TUNING_SEEDS)),
     "highdim": ("inputs of 2, 10 and 100 dimensions, 1 to 1000 data per dimension", _highdim),
+    "decisions": ("the dimensions of the bandits, rho = 0.1: 1, 10, 100 data per dimension", _decisions),
     "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
     "activations": (
         "generative models with each activation",

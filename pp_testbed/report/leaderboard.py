@@ -209,6 +209,18 @@ def render_across(table: pd.DataFrame, style: str = "table") -> Any:
     return render_plain(pd.DataFrame(rows, columns=["", *table.method]), style)
 
 
+def with_errors(table: pd.DataFrame) -> pd.DataFrame:
+    """A table for people: columns whose names end in `_stderr` join those that they are of, as text."""
+    names = [name for name in table.columns if not name.endswith("_stderr")]
+    joined = {
+        name: [_with_error(*pair) for pair in zip(table[name], table[name + "_stderr"], strict=True)]
+        if name + "_stderr" in table
+        else table[name]
+        for name in names
+    }
+    return pd.DataFrame(joined)
+
+
 def _styled(
     table: pd.DataFrame, style: str, cells: Callable[[], tuple[list[str], list[list[str]], list[bool]]]
 ) -> Any:

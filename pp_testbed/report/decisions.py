@@ -1,0 +1,332 @@
+"""Tables and figures of decisions: regrets, what active learning gained, and whether scores predict them.
+
+Frames are those of `pt.bandit`, `pt.active` and `pt.run`. Correlations are between logarithms of agents'
+means; their intervals are of the bootstrap over seeds and agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
+from pp_testbed.experiments.store import OK
+from pp_testbed.report.figures import panels
+from pp_testbed.report.leaderboard import method_labels, without_superseded
+from pp_testbed.report.paper import SCORES, style_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BOUNDS = ("oracle", "uniform", "prior")  # which do not learn: no correlation is about them
+INTERVAL = (0.05, 0.95)
+RESAMPLES = 2000
+FEWEST_AGENTS = 4  # of which a correlation says anything
+
+
+def at_horizon(frame: pd.DataFrame, step: int | None = None) -> pd.DataFrame:
+    """The regret of each run after the same step: the last one that all have, unless it is given."""
+    good = frame[frame.status == OK]
+    if good.empty:
+        raise UsageError("there is no bandit run that ended well")
+    good = good.assign(label=method_labels(good))
+    runs = good.groupby(["label", "problem"]).step
+    step = int(runs.max().min()) if step is None else step
+    found = good[good.step == step]
+    if found.empty or len(found) < len(runs):
+        logged = sorted(set(good.step))
+        raise UsageError(f"not all runs have a regret after step {step}; some of those logged: {logged[-5:]}")
+    return found
+
+
+def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None) -> pd.DataFrame:
+    """One row per bandit and method, least regret first.
+
+    `regret` is the mean over seeds, `ratio` that over the baseline's on the same seeds, each with its
+    standard error.
+
+    Args:
+        frame: as `pt.bandit` returns it. step: the horizon; the last one that all runs have if None.
+    """
+    cells = at_horizon(frame, step)
+    rows = []
+    for (model, rho), group in cells.groupby(["model", "temperature"]):
+        base = group[group.label == baseline]
+        for label, runs in group.groupby("label"):
+            ratio, ratio_stderr = paired_ratio(runs, base, "regret")
+            rows.append(
+                {
+                    "model": model,
+                    "temperature": rho,
+                    "num_actions": runs.num_actions.iloc[0],
+                    "step": runs.step.iloc[0],
+                    "method": label,
+                    "seeds": len(runs),
+                    "regret": runs.regret.mean(),
+                    "regret_stderr": stderr_of_mean(runs.regret, strata(runs)),
+                    "ratio": ratio,
+                    "ratio_stderr": ratio_stderr,
+                    "seconds": runs.seconds.mean(),
+                }
+            )
+    return pd.DataFrame(rows).sort_values(["model", "temperature", "regret"], ignore_index=True)
+
+
+def regret_curves(frame: pd.DataFrame) -> Figure:
+    """Cumulative regret against time, means over seeds with their standard errors; a panel per bandit."""
+    good = frame[(frame.status == OK) & (frame.method != "oracle")]
+    good = good.assign(label=method_labels(good), place=good.model + ", ρ = " + good.temperature.astype(str))
+    labels, places = sorted(set(good.label)), list(dict.fromkeys(good.sort_values("input_dim").place))
+    figure, axes = panels(len(places), 3.8, height=3.6, columns=min(3, len(places)), sharey=False)
+    for axis, place in zip(axes, places, strict=False):
+        here = good[good.place == place]
+        for label, runs in here.groupby("label"):
+            curve = runs.groupby("step").regret.agg(["mean", "sem"])
+            style: Any = {"color": style_of(labels.index(label), label)["color"], "lw": 1.3}
+            axis.plot(curve.index, curve["mean"], label=label, **style)
+            low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
+            axis.fill_between(curve.index, low, high, color=style["color"], alpha=0.15, lw=0)
+        seeds, actions = here.seed.nunique(), here.num_actions.iloc[0]
+        axis.set(xscale="log", yscale="log", xlabel="step", ylim=(0.5, None))
+        axis.set_title(f"{place}, {actions} actions, {seeds} seeds", fontsize=9)
+    for axis in axes[len(places) :]:
+        axis.set_visible(False)
+    axes[0].set_ylabel("cumulative regret")
+    handles = {
+        label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=7)
+    return figure
+
+
+def agents_by_seed(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Means of a column, agents as rows and seeds as columns, of those seeds that all agents have."""
+    table = frame.pivot_table(index="label", columns="seed", values=column, aggfunc="mean")
+    return table.dropna(axis=1)
+
+
+def bootstrap(
+    tables: Sequence[pd.DataFrame], statistic: Callable[..., float], resamples: int = RESAMPLES
+) -> tuple[float, float, float]:
+    """A statistic of agents' means, and its bootstrap interval.
+
+    Args:
+        tables: values of the same agents as rows, with seeds as columns. The seeds of each table are
+            resampled by themselves, the agents of all together.
+        statistic: of the means over seeds, [agents] for each table; NaN where it has no value.
+    """
+    generator = np.random.default_rng(0)
+    values = [table.to_numpy() for table in tables]
+    drawn: list[float] = []
+    while len(drawn) < resamples:
+        agents = generator.integers(len(values[0]), size=len(values[0]))
+        if len(set(agents)) < 3:  # two points are always on a line
+            continue
+        seeds = [generator.integers(value.shape[1], size=value.shape[1]) for value in values]
+        drawn.append(
+            statistic(
+                *(value[agents][:, some].mean(axis=1) for value, some in zip(values, seeds, strict=True))
+            )
+        )
+    low, high = np.nanquantile(drawn, INTERVAL)
+    return statistic(*(value.mean(axis=1) for value in values)), low, high
+
+
+def log_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson's correlation of logarithms."""
+    return float(np.corrcoef(np.log(x), np.log(y))[0, 1])
+
+
+def tables_of_models(
+    results: pd.DataFrame | None, bandits: pd.DataFrame | None, methods: Sequence[str] = ()
+) -> dict[str, dict[str, pd.DataFrame]]:
+    """Scores and regrets of agents: by score, by generative model, agents as rows and seeds as columns.
+
+    An agent is known by its name or, where there are several configurations of one, by what they differ in.
+
+    Args:
+        results: as `pt.run` returns them. bandits: as `pt.bandit` returns them.
+        methods: only these; if none are given, all but the bounds.
+    """
+    parts = []
+    if results is not None:
+        good = without_superseded(results)
+        good = good[good.status == OK]
+        parts += [(good.assign(model=good.problem.str.split("/").str[0]), score) for score in SCORES]
+    if bandits is not None:
+        parts.append((at_horizon(bandits), "regret"))
+    tables: dict[str, dict[str, pd.DataFrame]] = {}
+    for frame, score in parts:
+        known = sorted(set(frame.method))
+        for method in methods:
+            if method not in known:
+                raise unknown("method", method, known)
+        wanted = list(methods) or [method for method in known if method not in BOUNDS]
+        frame = frame[frame.method.isin(wanted)]
+        frame = frame.assign(label=method_labels(frame))
+        by_model = frame.groupby(frame.model + ", ρ = " + frame.temperature.astype(str))
+        tables[score] = {str(model): agents_by_seed(group, score) for model, group in by_model}
+    return tables
+
+
+def correlations(bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = ()) -> pd.DataFrame:
+    """Do scores predict regret? One row per generative model and score.
+
+    `correlation` is that of log mean regret with log mean score over agents; `low` and `high` are its 5
+    and 95 % bootstrap quantiles, over seeds and agents.
+
+    Args:
+        bandits: as `pt.bandit` returns them, whose last common step counts.
+        results: as `pt.run` returns them, on problems of the same models and temperatures.
+        methods: only these; if none are given, all that both have but oracle, uniform and prior.
+    """
+    tables = tables_of_models(results, bandits, methods)
+    rows = []
+    for model, regret in tables["regret"].items():
+        for score in SCORES:
+            scores = tables[score].get(model)
+            if scores is None:
+                continue
+            both = _common_agents([regret, scores])
+            value, low, high = bootstrap(both, log_correlation)
+            rows.append(
+                {
+                    "model": model,
+                    "score": score,
+                    "agents": len(both[0]),
+                    "bandit_seeds": both[0].shape[1],
+                    "problem_seeds": both[1].shape[1],
+                    "correlation": value,
+                    "low": low,
+                    "high": high,
+                }
+            )
+    if not rows:
+        models = ", ".join(tables["regret"]), ", ".join(tables["kl_joint"])
+        raise UsageError(f"the bandits are of {models[0]}; the results of {models[1]}: none in common")
+    return pd.DataFrame(rows)
+
+
+def across_models(
+    results: pd.DataFrame | None = None, bandits: pd.DataFrame | None = None, methods: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Do generative models agree on agents? One row per score and pair of models.
+
+    `correlation` is that of the agents' log mean scores under one and the other, with its interval as for
+    `correlations`.
+    """
+    rows = []
+    for score, by_model in tables_of_models(results, bandits, methods).items():
+        for one, other in combinations(by_model, 2):
+            both = _common_agents([by_model[one], by_model[other]])
+            value, low, high = bootstrap(both, log_correlation)
+            names = {"score": score, "model": one, "other": other, "agents": len(both[0])}
+            rows.append(names | {"correlation": value, "low": low, "high": high})
+    if not rows:
+        raise UsageError(
+            "these results are of one generative model; expected several, as in suite activations"
+        )
+    return pd.DataFrame(rows)
+
+
+def _common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The rows of the agents that all have, in one order."""
+    common = sorted(set.intersection(*(set(table.index) for table in tables)))
+    if len(common) < FEWEST_AGENTS:
+        raise UsageError(
+            f"{len(common)} agents in common ({', '.join(common)}); a correlation needs {FEWEST_AGENTS}"
+        )
+    found = [table.loc[common] for table in tables]
+    if any((table.mean(axis=1) <= 0).any() for table in found):
+        raise UsageError("an agent has regret 0 or a score of 0 on average: it has no logarithm")
+    return found
+
+
+def correlation_figure(bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = ()) -> Figure:
+    """Mean regret against mean scores, a point per agent with standard errors: see `correlations`."""
+    table = correlations(bandits, results, methods)
+    tables = tables_of_models(results, bandits, methods)
+    agents = sorted({agent for by_model in tables["regret"].values() for agent in by_model.index})
+    figure, axes = panels(len(table), 2.7, columns=len(SCORES), sharey=False)
+    for axis, row in zip(axes, table.itertuples(), strict=True):
+        pair = _common_agents([tables[str(row.score)][str(row.model)], tables["regret"][str(row.model)]])
+        for agent in pair[0].index:
+            (x, x_error), (y, y_error) = ((t.loc[agent].mean(), t.loc[agent].sem()) for t in pair)
+            style = style_of(agents.index(agent), agent)
+            axis.errorbar(x, y, xerr=x_error, yerr=y_error, ms=4, lw=0.6, label=agent, **style)
+        axis.set(xscale="log", yscale="log", xlabel=SCORES[str(row.score)])
+        axis.set_title(f"{row.model}\nr = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]", fontsize=8)
+        axis.tick_params(labelsize=6, which="both")
+    for axis in axes[:: len(SCORES)]:
+        axis.set_ylabel("regret")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    return figure
+
+
+def across_models_figure(table: pd.DataFrame) -> Figure:
+    """The correlations of `across_models` as matrices, a panel per score."""
+    scores = list(dict.fromkeys(table.score))
+    models = list(dict.fromkeys([*table.model, *table.other]))
+    figure, axes = panels(len(scores), 3.4, sharey=False)
+    for axis, score in zip(axes, scores, strict=True):
+        matrix = pd.DataFrame(np.eye(len(models)), models, models)
+        for row in table[table.score == score].itertuples():
+            matrix.loc[row.model, row.other] = matrix.loc[row.other, row.model] = row.correlation
+        image = axis.imshow(matrix, cmap="RdBu", vmin=-1, vmax=1)
+        axis.set_xticks(range(len(models)), models, rotation=90, fontsize=6)
+        axis.set_yticks(range(len(models)), models if axis is axes[0] else [""] * len(models), fontsize=6)
+        for (i, j), value in np.ndenumerate(matrix.to_numpy()):
+            colour = "white" if abs(value) > 0.7 else "black"
+            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=5, color=colour)
+        axis.set_title(SCORES.get(score, score), fontsize=9)
+    figure.colorbar(image, ax=axes, shrink=0.7, label="correlation over agents")
+    return figure
+
+
+def learning(frame: pd.DataFrame, score: str = "kl_joint") -> pd.DataFrame:
+    """What active learning gained: one row per method and priority, one column per budget.
+
+    The mean score over pools, and the paired ratio to that of `uniform` at the largest budget.
+    """
+    good = frame[frame.status == OK]
+    if good.empty:
+        raise UsageError("there is no run of active learning that ended well")
+    rows = []
+    for (method, priority), runs in good.groupby(["method", "priority"]):
+        row: dict[str, Any] = {"method": method, "priority": priority, "pools": runs.problem.nunique()}
+        for budget, cells in runs.groupby("num_labelled"):
+            row[f"{score} at {budget}"] = cells[score].mean()
+        last = runs[runs.num_labelled == runs.num_labelled.max()]
+        base = good[(good.method == method) & (good.priority == "uniform")]
+        base = base[base.num_labelled == runs.num_labelled.max()]
+        row["ratio"], row["ratio_stderr"] = paired_ratio(last, base, score)
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values(["method", "ratio"], ignore_index=True)
+
+
+def learning_curves(frame: pd.DataFrame, score: str = "kl_joint") -> Figure:
+    """The score against the number of labels, means over pools with standard errors; a panel per method."""
+    good = frame[frame.status == OK]
+    methods, priorities = list(dict.fromkeys(good.method)), list(dict.fromkeys(good.priority))
+    figure, axes = panels(len(methods), 3.4, columns=min(3, len(methods)))
+    for axis, method in zip(axes, methods, strict=False):
+        for number, priority in enumerate(priorities):
+            runs = good[(good.method == method) & (good.priority == priority)]
+            curve = runs.groupby("num_labelled")[score].agg(["mean", "sem"])
+            style = style_of(number, priority)
+            axis.errorbar(curve.index, curve["mean"], curve["sem"], ms=4, lw=1, label=priority, **style)
+        axis.set(xscale="log", yscale="log", xlabel="labels")
+        axis.set_title(f"{method}, {good.problem.nunique()} pools", fontsize=9)
+        places = sorted(set(good.num_labelled))
+        axis.set_xticks(places, [str(place) for place in places])
+        axis.set_xticks([], minor=True)
+    for axis in axes[len(methods) :]:
+        axis.set_visible(False)
+    axes[0].set_ylabel(SCORES.get(score, score))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+    return figure

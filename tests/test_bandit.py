@@ -1,0 +1,420 @@
+"""Bandits against what is exactly known: conjugate arms, closed forms, one step of Adam by hand."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax.tree_util import Partial
+from numpyro.infer.autoguide import AutoNormal
+from scipy.stats import chisquare
+
+import pp_testbed as pt
+from pp_testbed.evaluation import bandit as loop
+from pp_testbed.evaluation.bandit import History, Thompson, World
+from pp_testbed.experiments import bandits
+from pp_testbed.experiments.bandits import Bandit, annealed, bandit
+from pp_testbed.experiments.specs import MethodSpec
+from pp_testbed.inference.base import Finite, Sampled
+from pp_testbed.inference.mcmc import Target
+from pp_testbed.inference.online import Refreshed, Refreshment, online
+from pp_testbed.models.base import Environment, observe, pytree_dataclass
+
+ARMS = 5
+KEY = jax.random.key(0)
+
+
+@pytree_dataclass
+class Arms:
+    """A model of independent arms, p ~ U(0, 1); an input is a row of the unit matrix."""
+
+    input_dim: int = ARMS
+    temperature: float = 1.0
+
+    @property
+    def num_classes(self):
+        return 2
+
+    def __call__(self, x, y=None, num_train=None):
+        p = numpyro.sample("p", dist.Uniform(0.0, 1.0).expand((self.input_dim,)).to_event(1))
+        return observe(arm_logits(p, x), y, num_train)
+
+    def inputs(self, key, num):
+        return jnp.eye(self.input_dim)[:num]
+
+
+def arm_logits(p, x):
+    odds = x @ (jnp.log(p) - jnp.log1p(-p))
+    return jnp.stack([jnp.zeros_like(odds), odds], axis=-1)
+
+
+@pytree_dataclass
+class ConjugateArms:
+    """The exact posterior of the arms, Beta(1 + successes, 1 + failures)."""
+
+    name: str = "beta"
+
+    def begin(self, key, task):
+        return jnp.ones((2, task.input_dim))
+
+    def learn(self, key, state, task):
+        newest = (task.num_train - 1) % task.x.shape[0]
+        return state.at[task.y[newest]].add(task.x[newest])
+
+    def current(self, state, task):
+        return Sampled(Partial(arm_logits), Partial(draw_arms, state))
+
+
+def draw_arms(state, key):
+    return jax.random.beta(key, state[1], state[0])
+
+
+def textbook_thompson(rng, runs, steps):
+    """Cumulative regret of Thompson sampling with Beta posteriors, [runs]."""
+    p, counts = rng.uniform(size=(runs, ARMS)), np.ones((runs, 2, ARMS))
+    total, every = np.zeros(runs), np.arange(runs)
+    for _ in range(steps):
+        arm = rng.beta(counts[:, 1], counts[:, 0]).argmax(axis=1)
+        reward = (rng.uniform(size=runs) < p[every, arm]).astype(int)
+        counts[every, reward, arm] += 1
+        total += p.max(axis=1) - p[every, arm]
+    return total
+
+
+def test_exact_posterior_of_arms_has_the_regret_of_the_textbook():
+    runs, steps = 400, 300
+
+    def one(key):
+        key_truth, key_begin, key_play = jax.random.split(key, 3)
+        environment = Environment(Arms(), {"p": jax.random.uniform(key_truth, (ARMS,))})
+        world = World.of(environment, jnp.eye(ARMS))
+        state = loop.begin(key_begin, ConjugateArms(), world, capacity=50)
+        return loop.play(key_play, ConjugateArms(), Thompson(), world, state, 0, steps)[1].sum()
+
+    ours = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(KEY, runs)))
+    theirs = textbook_thompson(np.random.default_rng(0), 4000, steps)
+    stderr = np.hypot(ours.std() / np.sqrt(runs), theirs.std() / np.sqrt(len(theirs)))
+    assert abs(ours.mean() - theirs.mean()) < 3 * stderr
+    assert stderr < 0.1 * theirs.mean()  # the test can tell
+
+
+def test_the_bounds_are_what_they_must_be(tmp_path):
+    """The oracle's regret is 0; that of uniform choices has a known mean and variance for each world."""
+    steps, seeds = 400, 12
+    frame = bandit(["oracle", "uniform"], steps=steps, seeds=seeds, out=tmp_path, progress=False)
+    last = frame[frame.step == steps]
+    assert (last[last.method == "oracle"].regret == 0.0).all()
+    gaps = [1.0 * (w.rewards.max() - w.rewards) for w in (Bandit(model(), s).world for s in range(seeds))]
+    mean = sum(float(gap.mean()) for gap in gaps) * steps
+    variance = sum(float(gap.var()) for gap in gaps) * steps
+    assert abs(last[last.method == "uniform"].regret.sum() - mean) < 3 * np.sqrt(variance)
+
+
+def model(**options):
+    return pt.GenerativeMLP(temperature=0.1, **options)
+
+
+def history_of(made, num, capacity=200, num_actions=20):
+    """A history of random actions and labels."""
+    actions = jax.random.normal(KEY, (num_actions, made.input_dim))
+    history = History.empty(made, actions, capacity)
+    for time_ in range(num):
+        action, label = jax.random.randint(
+            jax.random.fold_in(KEY, time_), (2,), 0, jnp.array([num_actions, 2])
+        )
+        x, y, counts = history.add(action, label)
+        history = History(made, x, y, jnp.asarray(time_ + 1), actions, counts)
+    return history
+
+
+def test_a_step_of_learning_is_adam_on_the_published_loss():
+    """Mean cross-entropy + λ 2 √rho / t ‖θ‖², whatever the dimension; all data, as they fit into a batch."""
+    made, num = model(input_dim=10), 30
+    history = history_of(made, num)
+    agent = annealed(bandits.agent(MethodSpec("mlp", (("l2", "3.0"),), "paper")), 10)
+    state = agent.begin(KEY, history)
+    params = jax.tree.map(lambda leaf: leaf[0], agent.current(state, history).draws)
+
+    def loss(params):
+        logits = agent.agent(history).network(params, history.x[:num])
+        nll = optax.softmax_cross_entropy_with_integer_labels(logits, history.y[:num]).mean()
+        decay = sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
+        return nll + 3.0 * 2.0 * jnp.sqrt(0.1) / num * decay
+
+    adam = optax.adam(1e-3)
+    updates, _ = adam.update(jax.grad(loss)(params), adam.init(params))
+    expected = optax.apply_updates(params, updates)
+    found = agent.current(agent.learn(KEY, state, history), history).draws
+    for name, leaf in expected.items():
+        # Adam's first step is ± its rate: compare where the gradient is not rounding error.
+        sure = np.abs(np.asarray(jax.grad(loss)(params)[name])) > 1e-6
+        np.testing.assert_allclose(found[name][0][sure], leaf[sure], atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["mlp", "ensemble+", "bbb"])
+def test_learning_online_from_data_that_stay_is_training(name):
+    """The same start and as many steps on the same data: what `fit` does, but for its random numbers."""
+    history = history_of(model(), 40)
+    agent = pt.method(name, preset="paper", num_steps=25, **({"size": 2} if "ensemble" in name else {}))
+    task = pt.Task(history.model, history.x[:40], history.y[:40], 40)
+    state = agent.begin(KEY, history)
+    for index in range(25):
+        state = agent.learn(jax.random.fold_in(KEY, index), state, history)
+    x = jax.random.normal(KEY, (50, 2))
+    online_, offline = (p.logits(KEY, x, 500) for p in (agent.current(state, history), agent.fit(KEY, task)))
+    # The noise of bbb's gradients differs, that of networks without noise does not.
+    tolerance = 0.05 if name == "bbb" else 1e-4
+    np.testing.assert_allclose(online_.mean(axis=0), offline.mean(axis=0), atol=tolerance)
+
+
+def test_every_agent_of_the_paper_acts(tmp_path):
+    names = ["mlp", "ensemble", "ensemble+", "dropout", "bbb", "hypermodel", "epinet", "sgld", "nuts"]
+    settings = {
+        "nuts": (("warmup", "10"), ("num_draws", "10"), ("max_depth", "3")),
+        "ensemble": (("size", "2"),),
+        "ensemble+": (("size", "2"), ("bootstrap", "exponential")),
+    }
+    methods = [MethodSpec(name, settings.get(name, ())) for name in names]
+    frame = bandit(
+        [*methods, pt.SVI(AutoNormal, name="mine")], steps=20, seeds=1, out=tmp_path, progress=False
+    )
+    assert set(frame.status) == {"ok"}
+    assert set(frame.method) == {*names, "mine"}
+    assert (frame.groupby("method").regret.max() > 0).any()
+    assert (frame.groupby("method").regret.apply(lambda r: r.is_monotonic_increasing)).all()
+
+
+def test_what_an_agent_is_by_default():
+    assert bandits.agent("ensemble").size == 30
+    assert bandits.agent(MethodSpec("ensemble", (("size", "100"),))).size == 100
+    assert bandits.agent("mlp").batch_size == 128
+    assert bandits.agent(pt.method("mlp")).batch_size == 100  # an object is as its user made it
+    assert bandits.agent("nuts").method.num_draws == 100
+    assert annealed(bandits.agent(MethodSpec("bbb", (), "paper")), 50).kl_weight * 50 == pytest.approx(2.0)
+    assert annealed(pt.method("mlp", adaptive_l2=False), 50).l2 == 1.0
+    with pytest.raises(pt.UsageError, match="knn cannot learn online"):
+        bandits.agent("knn")
+
+
+def test_a_ring_forgets_and_counts_do_not():
+    history = history_of(model(), 25, capacity=10)
+    assert history.counts.sum() == 25
+    assert float(history.data_weights.sum()) == pytest.approx(25.0)
+    filled = history_of(model(), 7, capacity=10)
+    assert float(filled.data_weights.sum()) == 7.0
+    # The last ten observations, in any order.
+    actions = [
+        int(jax.random.randint(jax.random.fold_in(KEY, t), (2,), 0, jnp.array([20, 2]))[0]) for t in range(25)
+    ]
+    expected = np.sort(np.asarray(history.actions)[actions[-10:], 0])
+    np.testing.assert_array_equal(np.sort(np.asarray(history.x[:, 0])), expected)
+
+
+def test_distinct_rows_have_the_same_posterior():
+    history = history_of(model(hidden=(5,)), 60)
+    assert jax.tree.structure(history.distinct()) != jax.tree.structure(history)
+    whole, counted = Target(history.model, history), Target(history.model, history.distinct())
+    for seed in range(3):
+        position = whole.start(jax.random.key(seed))
+        assert float(whole.log_density(position)) == pytest.approx(
+            float(counted.log_density(position)), rel=1e-5
+        )
+
+
+class Seen(NamedTuple):
+    """A posterior that remembers of how many data it is."""
+
+    num_train: jax.Array
+
+    def without_history(self):
+        return self
+
+
+@pytree_dataclass
+class Counting:
+    """A method whose posterior is the number of data."""
+
+    networks = 1
+    name: str = "counting"
+
+    def fit(self, key, task):
+        return Seen(jnp.asarray(task.num_train))
+
+
+def test_refreshed_methods_are_fitted_when_data_have_grown():
+    agent, state = Refreshed(Counting()), Refreshment(Seen(jnp.asarray(0)), jnp.asarray(0))
+    seen = []
+    for num in range(1, 21):
+        state = agent.learn(KEY, state, pt.Task(model(), jnp.zeros((1, 2)), jnp.zeros(1), jnp.asarray(num)))
+        seen.append(int(state.posterior.num_train))
+    assert sorted(set(seen)) == [1, 2, 3, 5, 8, 12, 18]  # each at least half as many again as the last
+    assert seen[11] == seen[16] == 12
+    assert isinstance(online(pt.method("nuts")), Refreshed)
+
+
+def test_selections_are_what_they_say():
+    generator = np.random.default_rng(0)
+    odds, weights = generator.normal(size=(4, 6)), np.array([0.1, 0.2, 0.3, 0.4])
+    table = jnp.asarray(np.stack([np.zeros_like(odds), odds], axis=-1), dtype=jnp.float32)
+    posterior = Finite(Partial(lambda draw, x: draw), table, jnp.log(jnp.asarray(weights)))
+    probs = 1 / (1 + np.exp(-odds))
+    mean = weights @ probs
+    spread = np.sqrt(weights @ (probs - mean) ** 2)
+    ucb = loop.selection("ucb:2").values(KEY, posterior, jnp.zeros((6, 1)))
+    np.testing.assert_allclose(ucb, mean + 2 * spread, rtol=1e-5)
+    keys = jax.random.split(KEY, 4000)
+    greedy = loop.selection("epsilon-greedy:0.25")
+    explores = jax.vmap(lambda key: (greedy.values(key, posterior, jnp.zeros((6, 1))) == 0).all())(keys)
+    assert abs(explores.mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 4000)
+    drawn = jax.vmap(lambda key: Thompson().values(key, posterior, jnp.zeros((6, 1)))[0])(keys)
+    counts = [(np.abs(np.asarray(drawn) - odds[m, 0]) < 1e-5).sum() for m in range(4)]
+    assert chisquare(counts, weights * 4000).pvalue > 1e-3
+
+
+def test_ties_are_broken_at_random():
+    values = jnp.array([1.0, 0.0, 1.0, 1.0])
+    chosen = jax.vmap(lambda key: loop.random_argmax(key, values))(jax.random.split(KEY, 3000))
+    counts = np.bincount(np.asarray(chosen), minlength=4)
+    assert counts[1] == 0
+    assert chisquare(counts[[0, 2, 3]]).pvalue > 1e-3
+
+
+def test_wrong_selections_are_named():
+    for text, words in [
+        ("thomson", "did you mean"),
+        ("ucb:x", "expected"),
+        ("thompson:2", "expected"),
+        ("epsilon-greedy:2", "expected"),
+    ]:
+        with pytest.raises(pt.UsageError, match=words):
+            loop.selection(text)
+
+
+QUICK = {"steps": 1100, "seeds": 3, "progress": False}
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    calm = bandit(["mlp"], out=tmp_path / "calm", **QUICK)
+    monkeypatch.setattr(bandits, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    tables, one = bandits.bandit_tables(tmp_path / "stopped"), bandits.agent("mlp")
+    tables.create()
+    runs = [
+        bandits.Run(one, Bandit(model(), s), "thompson", bandits._config(one, "thompson")) for s in range(3)
+    ]
+    started = bandits._play_together(runs, tables, 1100)
+    next(started), next(started)  # 1000 steps, the first 500 of which are in the checkpoint
+    started.close()
+    assert len(list((tmp_path / "stopped").iterdir())) == 1
+    resumed = bandit(["mlp"], out=tmp_path / "stopped", **QUICK)
+    assert [path.suffix for path in (tmp_path / "stopped").iterdir()] == [".parquet"] * 3
+    columns = ["problem", "step", "regret"]
+    assert calm[columns].equals(resumed[columns])
+    # A damaged checkpoint is not trusted.
+    checkpoint = bandits.Checkpoint(tables, runs)
+    (tables.directory / checkpoint.name).write_bytes(b"PK\x03\x04 nothing")
+    start = bandits.Played(
+        bandits.State(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1), jnp.zeros(1)), np.zeros((3, 0)), 0.0
+    )
+    assert checkpoint.read(start) is start
+
+
+def test_a_killed_command_goes_on(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "pp_testbed",
+        "bandit",
+        "--methods",
+        "mlp",
+        "--steps",
+        "1100",
+        "--seeds",
+        "3",
+    ]
+    killed = subprocess.Popen(
+        [*command, "--out", tmp_path / "killed"], stderr=subprocess.PIPE, start_new_session=True
+    )
+    time.sleep(6)
+    os.killpg(killed.pid, signal.SIGKILL)
+    subprocess.run([*command, "--out", tmp_path / "killed"], check=True, capture_output=True)
+    again = bandit(["mlp"], out=tmp_path / "killed", **QUICK)
+    calm = bandit(["mlp"], out=tmp_path / "calm", **QUICK)
+    assert again[["problem", "step", "regret"]].equals(calm[["problem", "step", "regret"]])
+
+
+def test_a_longer_run_begins_with_the_shorter_one(tmp_path):
+    short = bandit(["mlp"], steps=300, seeds=[0, 2], out=tmp_path / "short", progress=False)
+    long = bandit(["mlp"], steps=700, seeds=[0, 2], out=tmp_path / "long", progress=False)
+    assert (short.step.max(), long.step.max()) == (300, 700)
+    both = short.merge(long, on=["problem", "step"])
+    assert len(both) == len(short) - 2  # 300 is logged as a horizon only
+    np.testing.assert_array_equal(both.regret_x, both.regret_y)
+    again = bandit(["mlp"], steps=300, seeds=[0, 2], out=tmp_path / "long", progress=False)
+    assert again.step.max() == 300
+    assert bandits.read_bandits(tmp_path / "long").step.max() == 700  # nothing is lost
+
+
+def test_runs_are_found_in_any_file_of_the_directory(tmp_path):
+    first = bandit(["uniform"], steps=50, seeds=2, out=tmp_path / "a", progress=False)
+    (tmp_path / "b").mkdir()
+    bandits.read_bandits(tmp_path / "a").to_parquet(tmp_path / "b" / "all.parquet", index=False)
+    complaints = []
+    (tmp_path / "b" / "note.txt").write_text("hello")
+    assert len(bandits.read_bandits(tmp_path / "b", complaints.append)) == len(first)
+    assert "note.txt: not a file of bandit runs" in complaints[0]
+    again = bandit(["uniform"], steps=50, seeds=2, out=tmp_path / "b", progress=False)
+    assert len(list((tmp_path / "b").iterdir())) == 2
+    assert again[["problem", "step", "regret"]].equals(first[["problem", "step", "regret"]])
+
+
+@pytree_dataclass
+class Broken(ConjugateArms):
+    """An agent whose functions are NaN."""
+
+    name: str = "broken"
+
+    def current(self, state, task):
+        return Finite.equal(Partial(lambda draw, x: jnp.full((len(x), 2), jnp.nan)), jnp.zeros(1))
+
+
+def test_a_broken_agent_costs_its_own_runs(tmp_path):
+    frame = bandit([Broken(), "uniform"], steps=10, seeds=2, out=tmp_path, progress=False)
+    broken = frame[frame.method == "broken"]
+    assert list(broken.status.unique()) == ["error"]
+    assert "NaN at step 1" in broken.error.iloc[0]
+    assert (frame[frame.method == "uniform"].status == "ok").all()
+    with pytest.raises(pt.UsageError, match="classes"):
+        World.of(Environment(model(num_classes=3), {}), jnp.zeros((1, 2)))
+
+
+def test_environments_are_drawn_from_the_prior():
+    """Actions are N(0, I), and the prior does not prefer a class: within 4 standard errors."""
+    worlds = [Bandit(model(input_dim=3), seed).world for seed in range(60)]
+    actions = np.concatenate([np.asarray(world.actions) for world in worlds])
+    assert actions.shape == (60 * 60, 3)
+    assert abs(actions.mean()) < 4 / np.sqrt(actions.size)
+    assert abs((actions**2).mean() - 1.0) < 4 * np.sqrt(2 / actions.size)
+    # The prior is symmetric in the classes: over worlds the mean reward is 1/2.
+    means = np.array([float(world.rewards.mean()) for world in worlds])
+    assert abs(means.mean() - 0.5) < 4 * means.std() / np.sqrt(len(means))
+
+
+def test_names_make_different_worlds():
+    names = {
+        Bandit(made, seed).name
+        for made in (model(), model(activation="tanh"), model(input_dim=3))
+        for seed in (0, 1)
+    }
+    assert len(names) == 6
+    file = Path(bandits.Run(bandits.agent("mlp"), Bandit(model(), 0), "thompson", "{}").file_name(5))
+    assert file.suffix == ".parquet"

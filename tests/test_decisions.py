@@ -1,0 +1,162 @@
+"""Tables of decisions against numbers worked out by hand, and bootstraps against all resamples."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pp_testbed as pt
+from pp_testbed.experiments.bandits import SCHEMA, Bandit
+from pp_testbed.experiments.problems import make_model
+from pp_testbed.report import decisions
+from pp_testbed.report.decisions import at_horizon, bootstrap, log_correlation
+
+AGENTS = ("a", "b", "c", "d", "e")
+
+
+def runs(regret, seeds=4, activation="relu", steps=(10, 100)):
+    """Bandit runs whose regret is a function of agent, seed and step."""
+    model = make_model("mlp", activation=activation)
+    rows = []
+    for agent, seed, step in product(AGENTS, range(seeds), steps):
+        each = Bandit(model, seed)
+        row = dict.fromkeys(SCHEMA.names, "")
+        row |= {"problem": each.name, "method": agent, "config": "{}", "config_hash": agent, "seed": seed}
+        row |= {"model": each.name.split("/")[0].removeprefix("bandit-"), "temperature": 0.1, "status": "ok"}
+        row |= {"input_dim": 2, "num_actions": 40, "step": step, "seconds": 1.0}
+        rows.append(row | {"regret": regret(AGENTS.index(agent), seed) * step})
+    return pd.DataFrame(rows)
+
+
+def results(score, seeds=4, activations=("",)):
+    """Results of the agents whose scores are a function of agent and seed."""
+    rows = []
+    for agent, seed, num, word in product(AGENTS, range(seeds), (10, 100), activations):
+        row = {
+            "problem": f"2d{word}/T{num}-rho0.1-s{seed}",
+            "method": agent,
+            "seed": seed,
+            "temperature": 0.1,
+        }
+        row |= {"status": "ok", "config": "{}", "config_hash": agent, "version": "1", "kl_marginal": 0.1}
+        value = score(AGENTS.index(agent), seed)
+        rows.append(row | {"kl_joint": value, "kl_marginal": 1.0 / value, "kl_dyadic": value})
+    return pd.DataFrame(rows)
+
+
+def test_regrets_are_paired_means():
+    frame = runs(lambda agent, seed: (agent + 1) * (seed + 1))
+    table = pt.regrets(frame, baseline="b")
+    assert list(table.method) == list(AGENTS)
+    assert list(table.regret) == [250.0 * (agent + 1) for agent in range(5)]
+    spread = np.std([100, 200, 300, 400], ddof=1) / 2
+    assert table.regret_stderr[0] == pytest.approx(spread)
+    assert list(table.ratio) == [0.5, 1.0, 1.5, 2.0, 2.5]
+    assert table.ratio_stderr.max() < 1e-12  # proportional on every seed
+    assert pt.regrets(frame, step=10).regret[0] == 25.0
+
+
+def test_the_horizon_is_the_last_common_step():
+    frame = runs(lambda agent, seed: 1.0)
+    short = frame[(frame.method != "a") | (frame.step == 10)]
+    assert set(at_horizon(short).step) == {10}
+    with pytest.raises(pt.UsageError, match="not all runs"):
+        at_horizon(short, 100)
+    with pytest.raises(pt.UsageError, match="ended well"):
+        at_horizon(frame.assign(status="error"))
+
+
+def test_correlations_of_what_is_exactly_related():
+    """log regret = 2 log d10 and d1 = 1 / d10: correlations 1 and -1, in every resample."""
+    frame = runs(lambda agent, seed: (agent + 1) ** 2)
+    table = pt.correlations(frame, results(lambda agent, seed: agent + 1.0)).set_index("score")
+    for score, value in (("kl_joint", 1.0), ("kl_marginal", -1.0)):
+        for column in ("correlation", "low", "high"):
+            assert table.loc[score, column] == pytest.approx(value)
+    assert table.loc["kl_joint", "agents"] == 5
+
+
+def test_bootstrap_quantiles_are_those_of_all_resamples():
+    """Five agents without noise between seeds: 3125 resamples, of which those of two agents are left out."""
+    generator = np.random.default_rng(1)
+    x, y = np.exp(generator.normal(size=(2, 5)))
+    tables = [pd.DataFrame({0: values, 1: values}, index=AGENTS) for values in (x, y)]
+    value, low, high = bootstrap(tables, log_correlation, resamples=20_000)
+    picks = [list(pick) for pick in product(range(5), repeat=5) if len(set(pick)) > 2]
+    exact = np.array([log_correlation(x[pick], y[pick]) for pick in picks])
+    assert value == log_correlation(x, y)
+    for found, level in ((low, 0.05), (high, 0.95)):
+        # The level that was found is binomial around the one that was wanted.
+        below, at_most = (exact < found - 1e-9).mean(), (exact <= found + 1e-9).mean()
+        error = 4 * np.sqrt(level * (1 - level) / 20_000)
+        assert below - error <= level <= at_most + error
+
+
+def test_seeds_of_both_tables_are_resampled():
+    """One agent differs by its seeds alone: the interval is as wide as its noise makes it, not a point."""
+    calm = pd.DataFrame(np.outer(np.arange(1.0, 31.0), np.ones(4)), index=range(30))
+    noisy = calm * np.exp(np.random.default_rng(0).normal(size=calm.shape))
+    widths = [np.diff(bootstrap([calm, table], log_correlation)[1:])[0] for table in (calm, noisy)]
+    assert widths[0] < 1e-12
+    assert widths[1] > 0.02
+
+
+def test_models_agree_or_not():
+    frame = results(lambda agent, seed: agent + 1.0, activations=("", "-tanh"))
+    flipped = frame[frame.problem.str.startswith("2d-tanh")].assign(kl_joint=lambda f: 1.0 / f.kl_joint)
+    table = pt.across_models(pd.concat([frame[frame.problem.str.startswith("2d/")], flipped])).set_index(
+        "score"
+    )
+    assert table.loc["kl_joint", "correlation"] == pytest.approx(-1.0)
+    assert table.loc["kl_dyadic", "correlation"] == pytest.approx(1.0)
+    bandits = pd.concat([runs(lambda a, s: a + 1.0), runs(lambda a, s: (a + 1.0) ** 2, activation="tanh")])
+    both = pt.across_models(frame, bandits)
+    assert both[both.score == "regret"].correlation.iloc[0] == pytest.approx(1.0)
+    assert len(decisions.across_models_figure(both).axes) == 5  # four panels and a scale
+
+
+def test_what_cannot_be_correlated_is_said():
+    frame, scores = runs(lambda agent, seed: agent + 1.0), results(lambda agent, seed: agent + 1.0)
+    for arguments, words in [
+        ((frame, scores[scores.method.isin(["a", "b"])]), "2 agents in common"),
+        ((frame, scores, ["a", "x"]), "unknown method 'x'"),
+        ((frame.assign(model="3d"), scores), "none in common"),
+        ((frame.assign(regret=0.0), scores), "regret 0"),
+    ]:
+        with pytest.raises(pt.UsageError, match=words):
+            pt.correlations(*arguments)
+    with pytest.raises(pt.UsageError, match="one generative model"):
+        pt.across_models(scores)
+
+
+def test_pictures_show_every_agent(tmp_path):
+    frame, scores = (
+        runs(lambda agent, seed: agent + 1.0),
+        results(lambda agent, seed: agent + 1.0 + 0.1 * seed),
+    )
+    curves = pt.regret_curves(frame)
+    assert [line.get_label() for line in curves.axes[0].get_lines()] == list(AGENTS)
+    picture = pt.correlation_figure(frame, scores)
+    assert len(picture.axes) == 3
+    picture.savefig(tmp_path / "correlation.pdf")
+    assert (tmp_path / "correlation.pdf").stat().st_size > 5000
+
+
+def learnt(ratio):
+    """Scores of active learning: those of bald are a multiple of those of uniform."""
+    rows = [
+        {"method": "m", "priority": p, "problem": f"2d/T1000-rho0.1-s{s}", "num_labelled": n, "status": "ok",
+         "kl_joint": (s + 1) / n * (ratio if p == "bald" else 1.0)}
+        for p, s, n in product(("uniform", "bald"), range(3), (10, 20))
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_learning_is_compared_with_random_labels():
+    table = pt.learning(learnt(0.5)).set_index("priority")
+    assert table.loc["bald", "ratio"] == pytest.approx(0.5)
+    assert table.loc["bald", "ratio_stderr"] == pytest.approx(0.0, abs=1e-12)
+    assert table.loc["uniform", "kl_joint at 10"] == pytest.approx(0.2)
+    figure = pt.learning_curves(learnt(0.5))
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["uniform", "bald"]

@@ -769,10 +769,10 @@ def _complain(line: str) -> None:
 
 
 def _results(directory: Path) -> pd.DataFrame:
-    """The results of a directory, of which there must be some."""
-    from pp_testbed.experiments.store import Store
+    """The results of a directory, or of a file, of which there must be some."""
+    from pp_testbed.experiments.store import read_results
 
-    frame = Store(directory).read(_complain)
+    frame = read_results(directory, _complain)
     if frame.empty:
         raise UsageError(f"there are no results in {directory}")
     return frame

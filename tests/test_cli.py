@@ -56,6 +56,44 @@ def test_compare_prints_scores_beside_distances(tmp_path):
     assert figure.stat().st_size > 10_000
 
 
+def test_bandits_are_played_drawn_and_correlated(tmp_path):
+    names, bandits, results = "mlp,logistic,dropout,sgld", tmp_path / "bandits", tmp_path / "results"
+    options = ["--steps", "30", "--seeds", "2", "--out", bandits, "--jobs", "1"]
+    figure = ["--figure", tmp_path / "regret.png"]
+    result = call("bandit", "--methods", f"oracle,{names}", *options, *figure)
+    assert result.exit_code == 0
+    for word in ("oracle", "0.000 ± 0.000", "regret", f"regrets are in {bandits}"):
+        assert word in result.output
+    again = call("bandit", "--methods", names, *options, "--format", "csv")
+    assert "8 of 8 runs are in" in again.stderr
+    assert again.stdout.startswith("model,temperature,num_actions,step,method,seeds,regret,regret_stderr,")
+    short = [f"--set=sgld.{option}" for option in ("num_steps=20", "burn_in=0", "thinning=1")]
+    problems = ["--suite", "2d", "--seeds", "0-1", "--limit", "12"]
+    short += [f"--set={name}.num_steps=20" for name in ("mlp", "logistic", "dropout")]
+    call("run", *problems, "--methods", names, *short, "--out", results, *QUICK)
+    picture = tmp_path / "correlation.pdf"
+    table = json.loads(call("correlate", bandits, results, "--format", "json", "--figure", picture).stdout)
+    assert [row["score"] for row in table] == ["kl_marginal", "kl_joint", "kl_dyadic"]
+    assert {row["agents"] for row in table} == {4}
+    assert picture.exists()
+    call("bandit", "--methods", names, *options, "--activation", "tanh")
+    table = json.loads(call("robustness", "--bandits", bandits, "--format", "json").stdout)
+    assert [(row["score"], row["model"], row["other"]) for row in table] == [
+        ("regret", "2d, ρ = 0.1", "2d-tanh, ρ = 0.1")
+    ]
+
+
+def test_active_learning_prints_a_table(tmp_path):
+    options = ["--methods", "uniform", "--priorities", "uniform,entropy", "--budgets", "5,10", "--seeds", "0"]
+    result = call(
+        "active", *options, "--out", tmp_path, "--jobs", "1", "--figure", tmp_path.parent / "active.svg"
+    )
+    assert result.exit_code == 0
+    for word in ("kl_joint at 10", "entropy", "1.000"):
+        assert word in result.output
+    assert (tmp_path.parent / "active.svg").exists()
+
+
 def test_sbc_prints_a_table_and_feeds_the_leaderboard(tmp_path):
     options = ["--problems", "20", "--out", tmp_path / "sbc", "--jobs", "1"]
     picture = ["--figure", tmp_path / "ranks.png"]
@@ -110,6 +148,18 @@ def test_failed_cells_end_with_1(tmp_path):
         (["run", "--format", "tabel"], "unknown format 'tabel'; did you mean 'table'?"),
         (["run", "--methods", "nothing.py:X"], "there is no file nothing.py"),
         (["leaderboard", "nowhere"], "there is no results directory nowhere"),
+        (["bandit", "--methods", "mlq"], "did you mean 'mlp'"),
+        (["bandit", "--methods", "knn"], "knn cannot learn online"),
+        (["bandit", "--select", "ucb:x"], "expected thompson, ucb:SCALE"),
+        (["bandit", "--dim", "0"], "must be positive"),
+        (["bandit", "--hidden", "a"], "expected whole numbers"),
+        (["bandit", "--activation", "tanj"], "did you mean 'tanh'"),
+        (["bandit", "--figure", "a.txt"], "ends in .png"),
+        (["active", "--priorities", "bold"], "did you mean 'bald'"),
+        (["active", "--budgets", "20,10"], "increasing"),
+        (["active", "--suite", "smoke"], "no problem with 1000 data"),
+        (["correlate", "nowhere", "nothing"], "there is no directory nowhere"),
+        (["robustness"], "give --results, --bandits or both"),
     ],
 )
 def test_mistakes_are_one_line_and_2(arguments, words, tmp_path, monkeypatch):
@@ -136,7 +186,7 @@ def test_help_is_quick_and_does_not_import_jax():
 
 
 def test_help_teaches():
-    for command in ("run", "leaderboard", "methods", "suites"):
+    for command in ("run", "leaderboard", "bandit", "active", "correlate", "robustness", "methods", "suites"):
         assert command in call("--help").output
         assert call(command, "--help").exit_code == 0
     assert "--set" in call("run", "--help").output

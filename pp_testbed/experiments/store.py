@@ -117,6 +117,22 @@ class Store:
         return frame(rows)
 
 
+def read_results(
+    path: str | os.PathLike[str], report: Callable[[str], None] = lambda line: None
+) -> pd.DataFrame:
+    """The cells of a results directory, or of one Parquet file that `frame.to_parquet` wrote."""
+    path = Path(path)
+    if not path.is_file():
+        return Store(path).read(report)
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException):
+        table = pa.table({})
+    if not set(SCHEMA.names) <= set(table.column_names):
+        raise UsageError(f"{path} is not a file of results of pp_testbed")
+    return table.select(SCHEMA.names).to_pandas()
+
+
 class Tables:
     """A directory of Parquet files of one schema, each of which has the rows of one run.
 

@@ -1,0 +1,92 @@
+"""The regrets that the repository keeps, and the scores beside them: run, and packed; resumable.
+
+    python benchmarks/ship_decisions.py work/ 2d 10d 50d nuts variety models
+    python benchmarks/ship_decisions.py work/              # only pack what is there
+
+The published agents (`--preset paper`), ensembles of 30, 20 seeds. The horizon is the paper's 50,000 steps
+for d = 2 (some 30 minutes on two cores) and 10 (40 minutes), shorter for d = 50 and for nuts. Each part is
+a file in `benchmarks/results/bandits/`; scores on suite `decisions`, and of the generative models, are in
+`benchmarks/results/`. `pp-testbed correlate benchmarks/results/bandits benchmarks/results/decisions.parquet`.
+"""
+
+import sys
+from pathlib import Path
+
+from pp_testbed.experiments.bandits import bandit, read_bandits
+from pp_testbed.experiments.problems import suite
+from pp_testbed.experiments.runner import run
+from pp_testbed.experiments.specs import MethodSpec
+from pp_testbed.experiments.store import Store
+
+SHIPPED = Path(__file__).parent / "results"
+SGLD = {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}  # offline; online its chain goes on
+PAPER = ("mlp", "dropout", "bbb", "hypermodel", "ensemble", "ensemble+")
+AGENTS = [(name, {}) for name in (*PAPER, "epinet", "sgld")]
+VARIETY = [  # more agents, at the short horizon: what a correlation over agents needs
+    *[("mlp", {"l2": l2}) for l2 in ("0.1", "1", "10")],
+    *[("dropout", {"rate": rate}) for rate in ("0.1", "0.3", "0.5")],
+    *[("sgld", {"prior_variance": variance}) for variance in ("0.05", "0.1", "0.3")],
+    *[("bbb", {"sigma": sigma}) for sigma in ("0.5", "1")],
+    *[("epinet", {"prior_scale": scale}) for scale in ("0", "1", "3")],
+    *[("hypermodel", {"prior_scale": scale}) for scale in ("0", "1")],
+    *[("ensemble", {"size": size}) for size in ("3", "10", "30")],
+    *[("ensemble+", {"size": "10", "prior_scale": scale}) for scale in ("0.3", "1", "3")],
+    ("ensemble+", {"size": "30"}),
+]
+MODELS = [{"activation": word} for word in ("relu", "tanh", "sigmoid", "gelu")] + [
+    {"hidden": (units, units)} for units in (5, 20, 100)
+]
+
+
+def specs(agents: list[tuple[str, dict[str, str]]], offline: bool = False) -> list[MethodSpec]:
+    """Agents with their options; as methods that are scored, ensembles of 30 too."""
+    made = []
+    for name, options in agents:
+        more = {}
+        if offline and name.startswith("ensemble"):
+            more = {"size": "30"}
+        if offline and name == "sgld":
+            more = SGLD
+        made.append(MethodSpec(name, tuple({**more, **options}.items()), "paper"))
+    return made
+
+
+def play(part: str, work: Path) -> None:
+    """Run one part."""
+    bounds = [("uniform", {}), ("oracle", {}), ("prior", {})]
+    horizons = {"2d": (2, 50_000), "10d": (10, 50_000), "50d": (50, 5000)}
+    if part in horizons:
+        dim, steps = horizons[part]
+        bandit(specs([*bounds, *AGENTS]), dim=dim, steps=steps, out=work / part, jobs=2)
+        run(suite("decisions").filter(input_dim=dim), specs(AGENTS, True), work / "decisions", jobs=2)
+    elif part == "nuts":
+        bandit(specs([("nuts", {})]), dim=2, steps=5000, out=work / part, jobs=2)
+    elif part == "variety":
+        bandit(specs(VARIETY), dim=2, steps=5000, out=work / part, jobs=2)
+        run(suite("decisions").filter(input_dim=2), specs(VARIETY, True), work / "decisions-variety", jobs=2)
+    elif part == "models":
+        for options in MODELS:
+            bandit(specs(AGENTS[:6]), dim=2, steps=2000, out=work / part, jobs=2, **options)
+        for name in ("activations", "widths"):
+            run(suite(name), specs(AGENTS[:6], True), work / name, jobs=2)
+
+
+def main() -> None:
+    """Run the parts that are named, then pack all that is there."""
+    work = Path(sys.argv[1])
+    for part in sys.argv[2:]:
+        play(part, work)
+    (SHIPPED / "bandits").mkdir(parents=True, exist_ok=True)
+    for part in sorted(path.name for path in work.iterdir() if path.is_dir()):
+        is_results = part.split("-")[0] in ("decisions", "activations", "widths")
+        frame = Store(work / part).read() if is_results else read_bandits(work / part)
+        # Bandits of other agents and models than the paper's are apart: a correlation is over one set of agents.
+        name = f"{part}.parquet" if is_results else f"bandits/{part}.parquet"
+        if part in ("variety", "models", "nuts"):
+            name = f"bandits-{part}.parquet"
+        frame.to_parquet(SHIPPED / name, index=False, compression="zstd")
+        print(f"{name}: {len(frame)} rows, {(SHIPPED / name).stat().st_size / 1024:.0f} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -76,16 +76,15 @@ def main() -> None:
     work = Path(sys.argv[1])
     for part in sys.argv[2:]:
         play(part, work)
-    (SHIPPED / "bandits").mkdir(parents=True, exist_ok=True)
     for part in sorted(path.name for path in work.iterdir() if path.is_dir()):
         is_results = part.split("-")[0] in ("decisions", "activations", "widths")
         frame = Store(work / part).read() if is_results else read_bandits(work / part)
-        # Bandits of other agents and models than the paper's are apart: a correlation is over one set of agents.
-        name = f"{part}.parquet" if is_results else f"bandits/{part}.parquet"
-        if part in ("variety", "models", "nuts"):
-            name = f"bandits-{part}.parquet"
-        frame.to_parquet(SHIPPED / name, index=False, compression="zstd")
-        print(f"{name}: {len(frame)} rows, {(SHIPPED / name).stat().st_size / 1024:.0f} KiB")
+        # Sets of agents and of models are apart: a correlation is over one of them.
+        home = "." if is_results else "bandits" if part[0].isdigit() else f"bandits-{part}"
+        path = SHIPPED / home / f"{part}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(path, index=False, compression="zstd")
+        print(f"{path}: {len(frame)} rows, {path.stat().st_size / 1024:.0f} KiB")
 
 
 if __name__ == "__main__":

@@ -376,8 +376,10 @@ def bandit(
     ] = "thompson",
     model: Annotated[str, typer.Option(help="The environments: mlp or logistic.")] = "mlp",
     temperature: Annotated[float, typer.Option(help="Of the environments.")] = 0.1,
-    activation: Annotated[str, typer.Option(help="Of the environments, if they are mlp.")] = "relu",
-    hidden: Annotated[str, typer.Option(help="Hidden units of the environments, if they are mlp.")] = "50,50",
+    activation: Annotated[str | None, typer.Option(help="Of the environments; relu if not given.")] = None,
+    hidden: Annotated[
+        str | None, typer.Option(help="Hidden units of the environments; 50,50 if not given.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The directory of regrets; a run goes on where it was.")] = Path(
         "bandits"
     ),
@@ -408,8 +410,10 @@ def bandit(
             raise unknown("format", format, FORMATS)
         _check_figure(figure)
         options: dict[str, Any] = {}
-        if model == "mlp":
-            options = {"activation": activation, "hidden": _whole_numbers("--hidden", hidden)}
+        if activation is not None:
+            options["activation"] = activation
+        if hidden is not None:
+            options["hidden"] = _whole_numbers("--hidden", hidden)
         try:
             frame = play(
                 _specs(methods, settings or [], preset),
@@ -428,9 +432,9 @@ def bandit(
             raise
         if (frame.status == "ok").any():
             _print_with_errors(regrets(frame, baseline), format)
-        if figure is not None:
-            regret_curves(frame).savefig(figure, dpi=150)
-            errors.print(f"the regrets are drawn in {_escaped(figure)}")
+            if figure is not None:
+                regret_curves(frame).savefig(figure, dpi=150)
+                errors.print(f"the regrets are drawn in {_escaped(figure)}")
         errors.print(f"regrets are in {_escaped(out)}{os.sep}")
         _report_failures(frame)
 
@@ -487,9 +491,9 @@ def active(
             raise
         if (frame.status == "ok").any():
             _print_with_errors(learning(frame), format)
-        if figure is not None:
-            learning_curves(frame).savefig(figure, dpi=150)
-            errors.print(f"the learning curves are drawn in {_escaped(figure)}")
+            if figure is not None:
+                learning_curves(frame).savefig(figure, dpi=150)
+                errors.print(f"the learning curves are drawn in {_escaped(figure)}")
         errors.print(f"scores are in {_escaped(out)}{os.sep}")
         _report_failures(frame)
 
@@ -501,6 +505,9 @@ def correlate(
     methods: Annotated[
         str, typer.Option(help="Only these; all but oracle, uniform and prior if not given.")
     ] = "",
+    step: Annotated[
+        int | None, typer.Option(help="After which regrets count; the last that all runs have if not given.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw regrets against scores into this file.")] = None,
     format: Format = "table",
 ) -> None:
@@ -520,7 +527,7 @@ def correlate(
         from pp_testbed.report.decisions import correlation_figure, correlations
 
         _check_figure(figure)
-        inputs = read_bandits(bandits, _complain), _results(results), _names(methods)
+        inputs = read_bandits(bandits, _complain), _results(results), _names(methods), step
         _print_table(correlations(*inputs), format)
         if figure is not None:
             correlation_figure(*inputs).savefig(figure, dpi=150)

@@ -14,6 +14,10 @@ class UsageError(ValueError):
     """A mistake of the caller's, in words for the caller."""
 
 
+class CannotWriteError(UsageError):
+    """A file cannot be written: nothing that is computed could be kept."""
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> UsageError:
     """The error for a misspelt name, with the nearest right ones.
 

@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 import pp_testbed as pt
 from pp_testbed.evaluation.acquisition import PRIORITIES, Candidates, reorder
-from pp_testbed.experiments.active import active
+from pp_testbed.experiments.active import active, active_tables
 
 KEY = jax.random.key(0)
 QUICK = {"config": pt.Evaluation(num_batches=10, num_draws=20), "progress": False}
@@ -110,7 +110,7 @@ def test_a_method_sees_what_it_asked_for(tmp_path):
     chosen = [place[tuple(row)] for row in x9]
     assert len(set(chosen)) == 9
     assert list(y9) == list(labels[chosen])
-    np.testing.assert_array_equal(x9[:5], x5[:5])
+    np.testing.assert_array_equal(x9[:5], x5)
     rest = [i for i in range(100) if i not in chosen[:5]]
     nearest = sorted(rest, key=lambda i: abs(5.0 - np.abs(inputs[i]).sum()))[:4]
     assert set(chosen[5:]) == set(nearest)
@@ -138,6 +138,27 @@ def test_methods_start_from_the_same_labels_and_runs_are_kept(tmp_path):
 class Fails:
     def fit(self, key, task):
         raise ValueError("no luck")
+
+
+class FailsLater(Recorder):
+    """With more than five labels."""
+
+    def fit(self, key, task):
+        if task.num_train > 5:
+            raise ValueError("too much")
+        return lambda x, rng: rng.normal(size=(len(x), 2))  # a plain function is a posterior too
+
+
+def test_what_was_scored_before_a_failure_is_kept(tmp_path):
+    options = {"priorities": ["uniform"], "budgets": [5, 9], "out": tmp_path, **QUICK}
+    frame = active([FailsLater()], POOL, **options)
+    assert list(frame.num_labelled) == [5, 9, 5, 9]
+    assert list(frame.status) == ["ok", "error", "ok", "error"]
+    good = active(["mlp"], POOL, **options | {"priorities": ["bald"]})
+    tables = active_tables(tmp_path)
+    name = next(path.name for path in tmp_path.iterdir() if "bald" in path.name)
+    tables.write(name, [tables.rows(name).iloc[0].to_dict() | {"status": "error"}])  # of another process
+    assert active(["mlp"], POOL, **options | {"priorities": ["bald"]}).equals(good)
 
 
 def test_mistakes_are_named(tmp_path):

@@ -1,11 +1,9 @@
 """Bandits against what is exactly known: conjugate arms, closed forms, one step of Adam by hand."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -24,6 +22,7 @@ from pp_testbed.evaluation import bandit as loop
 from pp_testbed.evaluation.bandit import History, Thompson, World
 from pp_testbed.experiments import bandits
 from pp_testbed.experiments.bandits import Bandit, annealed, bandit
+from pp_testbed.experiments.batch import problems_at_once, stack
 from pp_testbed.experiments.specs import MethodSpec
 from pp_testbed.inference.base import Finite, Sampled
 from pp_testbed.inference.mcmc import Target
@@ -132,8 +131,7 @@ def history_of(made, num, capacity=200, num_actions=20):
         action, label = jax.random.randint(
             jax.random.fold_in(KEY, time_), (2,), 0, jnp.array([num_actions, 2])
         )
-        x, y, counts = history.add(action, label)
-        history = History(made, x, y, jnp.asarray(time_ + 1), actions, counts)
+        history = history.add(action, label, jnp.asarray(time_))
     return history
 
 
@@ -177,21 +175,35 @@ def test_learning_online_from_data_that_stay_is_training(name):
     np.testing.assert_allclose(online_.mean(axis=0), offline.mean(axis=0), atol=tolerance)
 
 
-def test_every_agent_of_the_paper_acts(tmp_path):
-    names = ["mlp", "ensemble", "ensemble+", "dropout", "bbb", "hypermodel", "epinet", "sgld", "nuts"]
-    settings = {
-        "nuts": (("warmup", "10"), ("num_draws", "10"), ("max_depth", "3")),
-        "ensemble": (("size", "2"),),
-        "ensemble+": (("size", "2"), ("bootstrap", "exponential")),
-    }
-    methods = [MethodSpec(name, settings.get(name, ())) for name in names]
-    frame = bandit(
-        [*methods, pt.SVI(AutoNormal, name="mine")], steps=20, seeds=1, out=tmp_path, progress=False
+ACTING = ["mlp", "ensemble", "ensemble+", "ensemble-ntk", "dropout", "bbb", "hypermodel", "epinet", "sgld"]
+REFRESHED = ["nuts", "swag", "deep-kernel", "mile", "prior"]
+SETTINGS = {
+    "nuts": (("warmup", "10"), ("num_draws", "10"), ("max_depth", "3")),
+    "mile": (("size", "2"), ("num_steps", "20"), ("warmup", "30"), ("num_draws", "5"), ("thinning", "2")),
+    **dict.fromkeys(("swag", "deep-kernel"), (("num_steps", "20"),)),
+    **dict.fromkeys(("ensemble", "ensemble+", "ensemble-ntk"), (("size", "2"),)),
+}
+
+
+@pytest.mark.parametrize("name", [*ACTING, *REFRESHED, "mine"])
+def test_agents_act_and_learn(name):
+    """What an agent knows is not what it knew: its mean function has changed where it has seen data."""
+    item = pt.SVI(AutoNormal, name="mine") if name == "mine" else MethodSpec(name, SETTINGS.get(name, ()))
+    agent, world = bandits.agent(item), Bandit(model(), 0).world
+
+    @jax.jit
+    def play(key):
+        start = loop.begin(key, agent, world, capacity=20)
+        return start, loop.play(key, agent, Thompson(), world, start, 0, 12)[0]
+
+    start, end = play(KEY)
+    assert end.counts.sum() == 12
+    history = History(world.model, end.x, end.y, jnp.asarray(12), world.actions, end.counts)
+    before, after = (
+        agent.current(state.agent, history).logits(KEY, world.actions, 20) for state in (start, end)
     )
-    assert set(frame.status) == {"ok"}
-    assert set(frame.method) == {*names, "mine"}
-    assert (frame.groupby("method").regret.max() > 0).any()
-    assert (frame.groupby("method").regret.apply(lambda r: r.is_monotonic_increasing)).all()
+    assert np.isfinite(after).all()
+    assert (np.abs(after - before).max() > 1e-6) == (name != "prior")
 
 
 def test_what_an_agent_is_by_default():
@@ -260,6 +272,7 @@ def test_refreshed_methods_are_fitted_when_data_have_grown():
     assert sorted(set(seen)) == [1, 2, 3, 5, 8, 12, 18]  # each at least half as many again as the last
     assert seen[11] == seen[16] == 12
     assert isinstance(online(pt.method("nuts")), Refreshed)
+    assert problems_at_once(agent) == 1  # under vmap it would be fitted at every step
 
 
 def test_selections_are_what_they_say():
@@ -300,56 +313,87 @@ def test_wrong_selections_are_named():
             loop.selection(text)
 
 
-QUICK = {"steps": 1100, "seeds": 3, "progress": False}
+SMALL = {
+    "mlp": (),
+    "bbb": (("particles", "2"),),
+    "ensemble+": (("size", "2"), ("bootstrap", "exponential")),
+    "sgnht": (),
+    "nuts": (("warmup", "10"), ("num_draws", "10"), ("max_depth", "2")),
+}
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
-    calm = bandit(["mlp"], out=tmp_path / "calm", **QUICK)
+@pytest.mark.parametrize("name", SMALL)
+def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(bandits, "CHUNK", 5)
     monkeypatch.setattr(bandits, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    tables, one = bandits.bandit_tables(tmp_path / "stopped"), bandits.agent("mlp")
+    spec, quick = MethodSpec(name, SMALL[name]), {"steps": 12, "seeds": 2, "progress": False}
+    calm = bandit([spec], out=tmp_path / "calm", **quick)
+    tables, one = bandits.bandit_tables(tmp_path / "stopped"), bandits.agent(spec)
     tables.create()
-    runs = [
-        bandits.Run(one, Bandit(model(), s), "thompson", bandits._config(one, "thompson")) for s in range(3)
-    ]
-    started = bandits._play_together(runs, tables, 1100)
-    next(started), next(started)  # 1000 steps, the first 500 of which are in the checkpoint
+    config = bandits._config(one, "thompson")
+    runs = [bandits.Run(one, Bandit(model(), seed), "thompson", config) for seed in range(2)]
+    runs = runs[: problems_at_once(one)]
+    started = bandits._play_together(runs, tables, 12)
+    next(started), next(started)
     started.close()
-    assert len(list((tmp_path / "stopped").iterdir())) == 1
-    resumed = bandit(["mlp"], out=tmp_path / "stopped", **QUICK)
-    assert [path.suffix for path in (tmp_path / "stopped").iterdir()] == [".parquet"] * 3
+    assert [path.suffix for path in tables.directory.iterdir()] == [".npz"]
+    shape = bandits.Played(unplayed(runs), np.zeros((1, 0)), 0.0)
+    assert bandits.Checkpoint(tables, runs, 12).read(shape).done == 10
+    resumed = bandit([spec], out=tables.directory, **quick)
+    assert {path.suffix for path in tables.directory.iterdir()} == {".parquet"}
     columns = ["problem", "step", "regret"]
     assert calm[columns].equals(resumed[columns])
-    # A damaged checkpoint is not trusted.
-    checkpoint = bandits.Checkpoint(tables, runs)
-    (tables.directory / checkpoint.name).write_bytes(b"PK\x03\x04 nothing")
-    start = bandits.Played(
-        bandits.State(jnp.zeros(1), jnp.zeros(1), jnp.zeros(1), jnp.zeros(1)), np.zeros((3, 0)), 0.0
-    )
-    assert checkpoint.read(start) is start
 
 
-def test_a_killed_command_goes_on(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "pp_testbed",
-        "bandit",
-        "--methods",
-        "mlp",
-        "--steps",
-        "1100",
-        "--seeds",
-        "3",
-    ]
-    killed = subprocess.Popen(
-        [*command, "--out", tmp_path / "killed"], stderr=subprocess.PIPE, start_new_session=True
+def unplayed(runs):
+    """The state before the first action of as many runs as one program holds."""
+    filled = [runs[i % len(runs)] for i in range(problems_at_once(runs[0].agent))]
+    keys, worlds = (
+        stack([run.bandit.keys.begin for run in filled]),
+        stack([run.bandit.world for run in filled]),
     )
-    time.sleep(6)
-    os.killpg(killed.pid, signal.SIGKILL)
-    subprocess.run([*command, "--out", tmp_path / "killed"], check=True, capture_output=True)
-    again = bandit(["mlp"], out=tmp_path / "killed", **QUICK)
-    calm = bandit(["mlp"], out=tmp_path / "calm", **QUICK)
+    return bandits._begin(keys, stack([run.agent for run in filled]), worlds)
+
+
+def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
+    tables, one = bandits.bandit_tables(tmp_path), bandits.agent("mlp")
+    runs = [bandits.Run(one, Bandit(model(), 0), "thompson", "{}")]
+    checkpoint, start = (
+        bandits.Checkpoint(tables, runs, 10),
+        bandits.Played(unplayed(runs), np.zeros((10, 0)), 0.0),
+    )
+    played = start._replace(regrets=np.ones((10, 3)))
+    checkpoint.write(played)
+    assert checkpoint.read(start).done == 3
+    path = tables.directory / checkpoint.name
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"PK\x03\x04 nothing", b""):
+        path.write_bytes(damaged)
+        assert checkpoint.read(start) is start
+
+
+def test_a_killed_process_goes_on(tmp_path):
+    code = (
+        "from pp_testbed.experiments import bandits as b; b.SECONDS_BETWEEN_CHECKPOINTS = 0.0; b.CHUNK = 50;"
+        f"b.bandit(['mlp'], steps=3000, seeds=3, out={str(tmp_path / 'killed')!r}, progress=False)"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("killed/.*.npz")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert list(tmp_path.glob("killed/.*.npz"))
+    assert not list(tmp_path.glob("killed/*.parquet"))
+    quick = {"steps": 3000, "seeds": 3, "progress": False}
+    again, calm = (bandit(["mlp"], out=tmp_path / name, **quick) for name in ("killed", "calm"))
     assert again[["problem", "step", "regret"]].equals(calm[["problem", "step", "regret"]])
+
+
+def test_horizons_do_not_share_checkpoints(tmp_path):
+    runs = [bandits.Run(bandits.agent("mlp"), Bandit(model(), 0), "thompson", "{}")]
+    names = {bandits.Checkpoint(bandits.bandit_tables(tmp_path), runs, steps).name for steps in (10, 20)}
+    assert len(names) == 2
 
 
 def test_a_longer_run_begins_with_the_shorter_one(tmp_path):
@@ -387,6 +431,22 @@ class Broken(ConjugateArms):
         return Finite.equal(Partial(lambda draw, x: jnp.full((len(x), 2), jnp.nan)), jnp.zeros(1))
 
 
+@pytree_dataclass
+class BreaksLater(ConjugateArms):
+    """An agent whose functions are NaN after 60 steps; at first it is uniform."""
+
+    name: str = "later"
+
+    def begin(self, key, task):
+        return jnp.zeros(())
+
+    def learn(self, key, state, task):
+        return jnp.where(task.num_train > 60, jnp.nan, 0.0)
+
+    def current(self, state, task):
+        return Finite.equal(Partial(lambda draw, x: jnp.full((len(x), 2), draw)), state[None])
+
+
 def test_a_broken_agent_costs_its_own_runs(tmp_path):
     frame = bandit([Broken(), "uniform"], steps=10, seeds=2, out=tmp_path, progress=False)
     broken = frame[frame.method == "broken"]
@@ -395,6 +455,19 @@ def test_a_broken_agent_costs_its_own_runs(tmp_path):
     assert (frame[frame.method == "uniform"].status == "ok").all()
     with pytest.raises(pt.UsageError, match="classes"):
         World.of(Environment(model(num_classes=3), {}), jnp.zeros((1, 2)))
+    wrong = pt.SVI(lambda x, y=None: numpyro.sample("weights", dist.Normal(0, 1)), name="wrong")
+    frame = bandit([wrong, "uniform"], steps=10, seeds=2, out=tmp_path, progress=False)
+    assert "does not have" in frame[frame.method == "wrong"].error.iloc[0]
+
+
+def test_a_failure_after_a_success_is_not_hidden(tmp_path):
+    short = bandit([BreaksLater()], steps=50, seeds=1, out=tmp_path, progress=False)
+    assert set(short.status) == {"ok"}
+    for _ in range(2):  # it is tried again, and fails again
+        long = bandit([BreaksLater()], steps=100, seeds=1, out=tmp_path, progress=False)
+        assert list(long.status) == ["error"]
+    again = bandit([BreaksLater()], steps=50, seeds=1, out=tmp_path, progress=False)
+    assert again.equals(short)
 
 
 def test_environments_are_drawn_from_the_prior():
@@ -416,5 +489,3 @@ def test_names_make_different_worlds():
         for seed in (0, 1)
     }
     assert len(names) == 6
-    file = Path(bandits.Run(bandits.agent("mlp"), Bandit(model(), 0), "thompson", "{}").file_name(5))
-    assert file.suffix == ".parquet"

@@ -10,7 +10,7 @@ results are kept, is in `experiments.bandits`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -29,7 +29,9 @@ class History(Task):
     """What an agent has seen: the last P observations, and how often each action had each label.
 
     Attributes:
-        x, y: a ring buffer, [P, d] and [P]. num_train: T, all observations, which can be more than P.
+        x, y: a ring buffer, [P, d] and [P].
+        num_train: T, all observations, which can be more than P; 1 while there is none, so that what is
+            divided by it is finite: `data_weights` say that there is none.
         actions: [N, d]. counts: of labels 0 and 1 for each action, since the beginning, [N, 2].
     """
 
@@ -41,18 +43,24 @@ class History(Task):
         """Before the first action."""
         num, dim = actions.shape
         x, y = jnp.zeros((capacity, dim)), jnp.zeros(capacity, dtype=jnp.int32)
-        return cls(model, x, y, jnp.zeros((), dtype=jnp.int32), actions, jnp.zeros((num, 2)))
+        return cls(model, x, y, jnp.ones((), dtype=jnp.int32), actions, jnp.zeros((num, 2)))
 
-    def add(self, action: Array, label: Array) -> tuple[Array, Array, Array]:
-        """The rows x and y and the counts with one more observation, of the action with this number."""
-        place = self.num_train % self.x.shape[0]
-        x = self.x.at[place].set(self.actions[action])
-        return x, self.y.at[place].set(label), self.counts.at[action, label].add(1.0)
+    def add(self, action: Array, label: Array, time: Array) -> History:
+        """With the observation number `time`, from 0, of an action and its label."""
+        place = time % self.x.shape[0]
+        return replace(
+            self,
+            x=self.x.at[place].set(self.actions[action]),
+            y=self.y.at[place].set(label),
+            num_train=time + 1,
+            counts=self.counts.at[action, label].add(1.0),
+        )
 
     @property
     def data_weights(self) -> Array:
         """Of each row: 0 where it is empty; those that are left stand for the forgotten ones too."""
-        return super().data_weights * jnp.maximum(1.0, self.num_train / self.x.shape[0])
+        seen = self.counts.sum()
+        return (jnp.arange(self.x.shape[0]) < seen) * jnp.maximum(1.0, seen / self.x.shape[0])
 
     def distinct(self) -> Counts:
         """Each action twice, with either label, weighted by how often that was seen since the beginning."""
@@ -167,6 +175,13 @@ def selection(text: str) -> Any:
     return SELECTIONS[name](value)
 
 
+def canonical(text: str) -> str:
+    """The same selection in one form: `ucb` as `ucb:1`."""
+    chosen, name = selection(text), text.partition(":")[0]
+    numbers = {"ucb": "scale", "epsilon-greedy": "epsilon"}
+    return f"{name}:{getattr(chosen, numbers[name]):g}" if name in numbers else name
+
+
 def draw_one(posterior: Any, key: Array) -> Any:
     """One draw of a posterior that is `Finite` or `Sampled`."""
     if not isinstance(posterior, Finite):
@@ -207,15 +222,15 @@ def step(
     The regret is NaN where the agent's values are.
     """
     key_values, key_ties, key_reward, key_learn = jax.random.split(key, 4)
-    history = History(world.model, state.x, state.y, time, world.actions, state.counts)
+    num_train = jnp.maximum(time, 1)
+    history = History(world.model, state.x, state.y, num_train, world.actions, state.counts)
     values = select.values(key_values, agent.current(state.agent, history), world.actions)
     action = random_argmax(key_ties, values)
     label = jax.random.bernoulli(key_reward, world.rewards[action]).astype(jnp.int32)
-    x, y, counts = history.add(action, label)
-    history = History(world.model, x, y, time + 1, world.actions, counts)
+    history = history.add(action, label, time)
     learnt = agent.learn(key_learn, state.agent, history)
     regret = jnp.where(jnp.isnan(values).any(), jnp.nan, world.rewards.max() - world.rewards[action])
-    return State(learnt, x, y, counts), regret
+    return State(learnt, history.x, history.y, history.counts), regret
 
 
 def play(

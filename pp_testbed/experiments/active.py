@@ -28,12 +28,12 @@ from pp_testbed.evaluation.evaluator import Evaluation, evaluate
 from pp_testbed.experiments import workers
 from pp_testbed.experiments.batch import is_batched, map_problems, one_line, problems_at_once, stack
 from pp_testbed.experiments.identity import config_hash, describe
-from pp_testbed.experiments.problems import Problem, Suite
+from pp_testbed.experiments.problems import Problem, Suite, key_of
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
 from pp_testbed.experiments.store import OK, SCHEMA, Tables, cell_id, cell_ids, file_words
-from pp_testbed.inference.base import log_weights_of, method_name
+from pp_testbed.inference.base import as_posterior, log_weights_of, method_name
 from pp_testbed.models.base import Array, Task
 
 BUDGETS = (10, 20, 40, 80, 160)
@@ -195,13 +195,7 @@ def _run_missing(
             tables.write(run.file_name, [run.row(0, "error", why)])
 
     with bar.over(sum(cost(job.subject) for job in queue), len(missing), "runs"):
-        if jobs == 0:
-            handle = _handler(items, config, tables)
-            for job in queue:
-                handle(job.message)
-                done(job.subject)
-        else:
-            workers.run(queue, partial(_handler, items, config, tables), jobs, done, died)
+        workers.run(queue, partial(_handler, items, config, tables), jobs, done, died)
 
 
 def _handler(items: list[Any], config: Evaluation, tables: Tables) -> Callable[[Any], None]:
@@ -211,12 +205,16 @@ def _handler(items: list[Any], config: Evaluation, tables: Tables) -> Callable[[
     def handle(message: Any) -> None:
         index, parts = message
         runs = [Run(made[index], *part) for part in parts]
+        rows: dict[str, list[dict[str, Any]]] = {run.id: [] for run in runs}
         try:
-            rows = list(_learn(runs, config))
+            for run, row in _learn(runs, config):
+                rows[run.id].append(row)
         except Exception as error:
-            rows = [(run, run.row(0, "error", one_line(error))) for run in runs]
+            for run in runs:
+                budget = run.budgets[min(len(rows[run.id]), len(run.budgets) - 1)]
+                rows[run.id].append(run.row(budget, "error", one_line(error)))
         for run in runs:
-            tables.write(run.file_name, [row for other, row in rows if other is run])
+            tables.write(run.file_name, rows[run.id])
 
     return handle
 
@@ -224,31 +222,34 @@ def _handler(items: list[Any], config: Evaluation, tables: Tables) -> Callable[[
 def _learn(runs: list[Run], config: Evaluation) -> Iterator[tuple[Run, dict[str, Any]]]:
     """Runs of one method together: their scores after each budget."""
     method, budgets = runs[0].method, runs[0].budgets
-    size = problems_at_once(method)
-    filled = [runs[i % len(runs)] for i in range(size)]
-    orders = [np.asarray(jax.random.permutation(_key(run, "order"), run.problem.num_train)) for run in filled]
+    orders = [np.asarray(jax.random.permutation(_keys(run)[0], run.problem.num_train)) for run in runs]
     for budget in budgets:
+        # A program has as many rows for each budget; what is no program gets its data and no others.
+        num_rows = budgets[-1] if is_batched(method) else budget
         tasks = [
-            _labelled(run.problem.task, order, budget, budgets[-1])
-            for run, order in zip(filled, orders, strict=True)
+            _labelled(run.problem.task, order, budget, num_rows)
+            for run, order in zip(runs, orders, strict=True)
         ]
-        posteriors = _fit(method, filled, tasks)
-        for place, run in enumerate(filled):
-            if place < len(runs):
-                key = run.problem.keys.evaluate
-                scores = evaluate(posteriors[place], run.problem, key=key, config=config).asdict()
-                undefined = np.isnan(scores["kl_joint"])
-                status, error = ("nan", "its scores are NaN") if undefined else (OK, "")
-                yield run, run.row(budget, status, error, **scores)
-            orders[place] = _next_order(run, posteriors[place], orders[place], budget)
+        posteriors = _fit(method, runs, tasks)
+        for place, (run, posterior) in enumerate(zip(runs, posteriors, strict=True)):
+            key = run.problem.keys.evaluate
+            scores = evaluate(posterior, run.problem, key=key, config=config).asdict()
+            undefined = np.isnan(scores["kl_joint"])
+            status, error = ("nan", "its scores are NaN") if undefined else (OK, "")
+            yield run, run.row(budget, status, error, **scores)
+            if budget != budgets[-1]:
+                orders[place] = _next_order(run, posterior, orders[place], budget)
 
 
 def _fit(method: Any, runs: list[Run], tasks: list[Task]) -> list[Any]:
-    """The posterior of each run's task."""
+    """The posterior of each run's task, together where the method can: see `batch`."""
     if not is_batched(method):
-        return [method.fit(run.problem.keys.fit, task) for run, task in zip(runs, tasks, strict=True)]
-    keys = stack([run.problem.keys.fit for run in runs])
-    together = _fit_together(stack([method] * len(runs)), keys, stack(tasks)).without_history()
+        fits = (method.fit(run.problem.keys.fit, task) for run, task in zip(runs, tasks, strict=True))
+        return [as_posterior(posterior) for posterior in fits]
+    filled = [i % len(runs) for i in range(problems_at_once(method))]
+    keys = stack([runs[i].problem.keys.fit for i in filled])
+    methods, together = stack([method] * len(filled)), stack([tasks[i] for i in filled])
+    together = _fit_together(methods, keys, together).without_history()
     return [jax.tree.map(lambda leaf, i=i: leaf[i], together) for i in range(len(runs))]
 
 
@@ -257,15 +258,15 @@ def _fit_together(methods: Any, keys: Array, tasks: Task) -> Any:
     return map_problems(lambda arguments: arguments[0].fit(*arguments[1:]), (methods, keys, tasks))
 
 
-def _labelled(pool: Task, order: np.ndarray, budget: int, largest: int) -> Task:
-    """The task of the first inputs of a pool in some order, in as many rows as the largest budget has."""
-    rows = order[np.arange(largest) % budget]
+def _labelled(pool: Task, order: np.ndarray, budget: int, num_rows: int) -> Task:
+    """The task of the first inputs of a pool in some order, repeated up to so many rows."""
+    rows = order[np.arange(num_rows) % budget]
     return Task(pool.model, pool.x[rows], pool.y[rows], budget)
 
 
 def _next_order(run: Run, posterior: Any, order: np.ndarray, budget: int) -> np.ndarray:
     """The pool's order with the inputs of the highest priority after those that have labels."""
-    key_draw, key_priority = jax.random.split(jax.random.fold_in(_key(run, "choose"), budget))
+    key_draw, key_priority = jax.random.split(jax.random.fold_in(_keys(run)[1], budget))
     task = run.problem.task
     logits = posterior.logits(key_draw, task.x, DRAWS)
     log_weights = log_weights_of(posterior, len(logits))
@@ -281,6 +282,6 @@ def _reorder(
     return reorder(PRIORITIES[priority](pool), order, budget)
 
 
-def _key(run: Run, purpose: str) -> Array:
-    """A key of the pool for one purpose, which no suite's own keys are."""
-    return jax.random.fold_in(run.problem.keys.fit, {"order": 1, "choose": 2}[purpose])
+def _keys(run: Run) -> Array:
+    """Of a pool: the keys of its first order, and of what is chosen."""
+    return jax.random.split(key_of(f"active/{run.problem.name}"))

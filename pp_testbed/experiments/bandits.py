@@ -24,19 +24,20 @@ import pyarrow as pa
 from jax.tree_util import Partial
 
 import pp_testbed
-from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.bandit import CAPACITY, State, World, begin, play, selection
+from pp_testbed.errors import CannotWriteError, UsageError
+from pp_testbed.evaluation.bandit import CAPACITY, State, World, begin, canonical, play, selection
 from pp_testbed.experiments import workers
 from pp_testbed.experiments.batch import map_problems, one_line, problems_at_once, stack
 from pp_testbed.experiments.identity import config_hash, describe
 from pp_testbed.experiments.problems import family, key_of, make_model
 from pp_testbed.experiments.progress import Progress
-from pp_testbed.experiments.specs import MethodSpec, resolve
+from pp_testbed.experiments.specs import MethodSpec
 from pp_testbed.experiments.store import OK, Tables, cell_id, cell_ids, file_words
 from pp_testbed.inference.base import METHODS, Finite, method_name, with_options
 from pp_testbed.inference.map_ensemble import Ensemble
 from pp_testbed.inference.mcmc import Sampler
-from pp_testbed.inference.online import online
+from pp_testbed.inference.online import Refreshed, online
+from pp_testbed.inference.sgmcmc import StochasticGradientSampler
 from pp_testbed.models.base import Array, Environment, no_labels, pytree_dataclass, sample_latents
 
 STEPS = 5000
@@ -97,7 +98,10 @@ class Bandit:
     @property
     def world(self) -> World:
         """The actions, and the truth about them."""
-        return World.of(self.environment, self.model.inputs(self.keys.actions, self.num_actions))
+        world = World.of(self.environment, self.model.inputs(self.keys.actions, self.num_actions))
+        if not bool(jnp.isfinite(world.rewards).all()):
+            raise UsageError(f"{self.name}: the environment's probabilities are not finite")
+        return world
 
 
 @pytree_dataclass
@@ -139,10 +143,12 @@ def agent(item: Any) -> Any:
     Named ones get the options of `usual` that are not given. "oracle" is one too.
     """
     spec = MethodSpec(item) if isinstance(item, str) else item
-    if isinstance(spec, MethodSpec) and spec.text == "oracle":
+    if not isinstance(spec, MethodSpec):
+        return online(spec)
+    if spec.text == "oracle":
         return Oracle()
-    made = resolve(spec)
-    if isinstance(spec, MethodSpec) and spec.text in METHODS:
+    made = spec.resolve()
+    if spec.text in METHODS:
         made = with_options(made, {**usual(made), **dict(spec.options)})
     return online(made)
 
@@ -162,13 +168,18 @@ def usual(made: Any) -> dict[str, Any]:
 def annealed(made: Any, input_dim: int) -> Any:
     """A method whose prior is that of two dimensions, whatever the bandit's.
 
-    A strength that is adaptive is λ d √rho / t at time t; the paper's bandit has λ 2 √rho / t.
+    A strength that is adaptive is λ d √rho / t at time t; the paper's bandit has λ 2 √rho / t. The prior
+    variance of `sgld` and its relatives, which is of 1 / (2 d √rho), becomes one of 1 / (4 √rho) likewise.
     """
+    if isinstance(made, Refreshed):
+        return replace(made, method=annealed(made.method, input_dim))
     changed = {
         option: getattr(made, option) * 2.0 / input_dim
         for option, adaptive in (("l2", "adaptive_l2"), ("kl_weight", "adaptive_kl"))
         if getattr(made, adaptive, False)
     }
+    if isinstance(made, StochasticGradientSampler) and made.network == "agent":
+        changed["prior_variance"] = made.prior_variance * input_dim / 2.0
     return replace(made, **changed) if changed else made
 
 
@@ -242,7 +253,7 @@ def bandit(
     """
     if dim < 1 or steps < 1:
         raise UsageError(f"dim and steps must be positive, not {dim} and {steps}")
-    selection(select)
+    select = canonical(select)
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     made_model = make_model(model, temperature, input_dim=dim, **options)
     bandits = [Bandit(made_model, int(seed)) for seed in numbers]
@@ -259,8 +270,11 @@ def bandit(
     if len(missing) < len(runs):
         bar.line(f"{len(runs) - len(missing)} of {len(runs)} runs are in {tables.directory} already")
     _run_missing(list(methods), agents, missing, steps, tables, jobs, bar)
-    frame, wanted = read_bandits(out), {run.id for run in runs}
-    return frame[[one in wanted for one in cell_ids(frame)]].query("step <= @steps").reset_index(drop=True)
+    frame = read_bandits(out)
+    frame = frame.assign(id=cell_ids(frame))
+    frame = frame[frame.id.isin({run.id for run in runs}) & (frame.step <= steps)]
+    failed = set(frame.id[frame.status != OK])  # of which a beginning may be there
+    return frame[(frame.status != OK) | ~frame.id.isin(failed)].drop(columns="id").reset_index(drop=True)
 
 
 def _config(one: Any, select: str) -> str:
@@ -292,18 +306,11 @@ def _run_missing(
 
     def died(batch: Batch, why: str) -> None:
         for run in batch.runs:
-            _write_failure(run, tables, why)
+            _write_failure(run, tables, steps, why)
 
+    queue = [workers.Job(batch.index, batch.message, batch) for batch in batches]
     with bar.over(sum(batch.seconds for batch in batches), len(missing), "runs"):
-        if jobs == 0:
-            handle = _handler(items, tables, steps)
-            for batch in batches:
-                for fraction in handle(batch.message):
-                    advanced(batch, fraction)
-                done(batch)
-        else:
-            queue = [workers.Job(batch.index, batch.message, batch) for batch in batches]
-            workers.run(queue, partial(_handler, items, tables, steps), jobs, done, died, advanced)
+        workers.run(queue, partial(_handler, items, tables, steps), jobs, done, died, advanced)
 
 
 @dataclass(eq=False)
@@ -340,11 +347,11 @@ def _handler(items: list[Any], tables: Tables, steps: int) -> Callable[[Any], It
         runs = [Run(agents[index], *part) for part in parts]
         try:
             yield from _play_together(runs, tables, steps)
-        except UsageError:
+        except CannotWriteError:
             raise
         except Exception as error:
             for run in runs:
-                _write_failure(run, tables, one_line(error))
+                _write_failure(run, tables, steps, one_line(error))
 
     return handle
 
@@ -360,7 +367,7 @@ def _play_together(runs: list[Run], tables: Tables, steps: int) -> Iterator[floa
     worlds = stack([run.bandit.world for run in filled])
     agents = stack([_placed(run.agent, run.bandit) for run in filled])
     keys = stack([run.bandit.keys for run in filled])
-    checkpoint = Checkpoint(tables, runs)
+    checkpoint = Checkpoint(tables, runs, steps)
     played = checkpoint.read(Played(_begin(keys.begin, agents, worlds), np.zeros((size, 0)), 0.0))
     saved = time.monotonic()
     while played.done < steps:
@@ -417,12 +424,13 @@ class Checkpoint:
 
     tables: Tables
     runs: list[Run]
+    steps: int
 
     @property
     def name(self) -> str:
         """Hidden, so that those who read the directory do not take it for results."""
         digest = hashlib.sha256("\n".join(run.id for run in self.runs).encode()).hexdigest()[:16]
-        return f".{digest}.npz"
+        return f".{self.steps}-{digest}.npz"
 
     def write(self, played: Played) -> None:
         """Keep all of it, whole or not at all."""
@@ -469,7 +477,8 @@ def logged_steps(steps: int) -> np.ndarray:
 def _write_run(run: Run, tables: Tables, regrets: np.ndarray, seconds: float) -> None:
     undefined = np.isnan(regrets)
     if undefined.any():
-        _write_failure(run, tables, f"the values of actions are NaN at step {undefined.argmax() + 1}")
+        why = f"the values of actions are NaN at step {undefined.argmax() + 1}"
+        _write_failure(run, tables, len(regrets), why)
         return
     steps = logged_steps(len(regrets))
     total = regrets.cumsum()[steps - 1]
@@ -477,9 +486,9 @@ def _write_run(run: Run, tables: Tables, regrets: np.ndarray, seconds: float) ->
     tables.write(run.file_name(len(regrets)), rows)
 
 
-def _write_failure(run: Run, tables: Tables, why: str) -> None:
-    rows = run.rows([0], [float("nan")], seconds=0.0, status="error", error=why)
-    tables.write(run.file_name(0), rows)
+def _write_failure(run: Run, tables: Tables, steps: int, why: str) -> None:
+    rows = run.rows([steps], [float("nan")], seconds=0.0, status="error", error=why)
+    tables.write(run.file_name(steps), rows)
 
 
 def _complete(tables: Tables, steps: int) -> set[str]:
@@ -493,14 +502,16 @@ def read_bandits(
 ) -> pd.DataFrame:
     """All runs of a directory, a row per logged step. Other files are reported, by name, and ignored.
 
-    A run may be in any file, and in several, with other steps in each; a failure counts only where there
-    is nothing else.
+    A run may be in any file, and in several, with other steps in each. A failure, whose step is the horizon
+    that was not reached, counts only where no file has that step.
     """
     frame = bandit_tables(directory).read(report)
-    frame = frame.assign(id=cell_ids(frame)).drop_duplicates(["id", "step"])
-    failed_before = (frame.status != OK) & frame.id.isin(frame.id[frame.status == OK])
+    frame = frame.assign(id=cell_ids(frame), failed=frame.status != OK)
+    frame = frame.sort_values("failed", kind="stable").drop_duplicates(["id", "step"])
+    reached = frame.id.map(frame[~frame.failed].groupby("id").step.max())
+    frame = frame[~frame.failed | ~(reached >= frame.step)].drop(columns=["id", "failed"])
     order = ["method", "config_hash", "input_dim", "problem", "seed", "step"]
-    return frame[~failed_before].drop(columns="id").sort_values(order, ignore_index=True)
+    return frame.sort_values(order, ignore_index=True)
 
 
 def bandit_tables(directory: str | os.PathLike[str]) -> Tables:

@@ -142,7 +142,11 @@ def make_model(kind: str = "mlp", temperature: float | None = None, **options: A
             raise unknown(f"option of the {kind} model", option, ["num_train", "temperature", *known])
     if "hidden" in options:
         options["hidden"] = tuple(options["hidden"])
+        if any(units < 1 for units in options["hidden"]):
+            raise UsageError(f"hidden is {options['hidden']}; expected numbers of units, at least 1")
     if temperature is not None:
+        if not temperature > 0:
+            raise UsageError(f"the temperature is {temperature}; expected a positive number")
         options["temperature"] = float(temperature)
     return models[kind](**options)
 
@@ -171,8 +175,8 @@ def problem(
     if name is not None:
         return _parse(name)
     made = Problem(make_model(model, temperature, **options), int(num_train), int(seed))
-    if made.num_train < 1 or not made.temperature > 0:
-        raise UsageError(f"num_train and temperature must be positive, not {num_train}, {temperature}")
+    if made.num_train < 1:
+        raise UsageError(f"num_train is {num_train}; expected at least 1")
     return made
 
 

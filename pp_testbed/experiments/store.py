@@ -18,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pp_testbed.errors import UsageError
+from pp_testbed.errors import CannotWriteError, UsageError
 
 _SCORES = [
     name + suffix
@@ -147,7 +147,10 @@ class Tables:
         create_directory(self.directory, self.what)
 
     def write(self, name: str, rows: list[dict[str, Any]]) -> None:
-        """Write a file, in place of an older one of the same run."""
+        """Write a file. One of the same run is replaced, but a run that ended well not by a failure."""
+        is_good = all(row["status"] == OK for row in rows)
+        if not is_good and (old := self.rows(name)) is not None and (old.status == OK).all():
+            return
         table = pa.Table.from_pylist(rows, schema=self.schema)
         self.write_whole(name, lambda file: pq.write_table(table, file))
 
@@ -156,12 +159,13 @@ class Tables:
         try:
             write_whole(self.directory / name, write)
         except OSError as error:
-            raise UsageError(f"cannot write {self.directory / name}: {error.strerror}") from None
+            raise CannotWriteError(f"cannot write {self.directory / name}: {error.strerror}") from None
 
     def rows(self, name: str) -> pd.DataFrame | None:
         """The rows of a file; None where there is none, or it is another thing."""
         try:
-            table = pq.read_table(self.directory / name)
+            with (self.directory / name).open("rb") as file:
+                table = pq.read_table(file)
         except (OSError, pa.ArrowException):
             return None
         names = self.schema.names

@@ -92,7 +92,7 @@ def run(
     died: Callable[[Any, str], None],
     advanced: Callable[[Any, float], None] = lambda subject, progress: None,
 ) -> None:
-    """Run jobs in `jobs` processes.
+    """Run jobs in `jobs` processes; with 0 in this one, where a debugger sees them.
 
     Args:
         setup: called in each worker; what it returns is called with each message. It may be a generator of
@@ -101,6 +101,13 @@ def run(
         died: told of the subject of a job whose process died, and why, before `done` is.
         advanced: told of the subject of a job that has made progress, and how much.
     """
+    if jobs == 0:
+        handle = setup()
+        for job in queue:
+            for progress in handle(job.message) or ():
+                advanced(job.subject, progress)
+            done(job.subject)
+        return
     try:
         message = cloudpickle.dumps(setup)
     except Exception as error:

@@ -11,9 +11,11 @@ import numpyro
 import numpyro.distributions as dist
 from jax.scipy.stats import norm
 
-from pp_testbed.inference.base import Sweep, check_choice, check_positive
+from pp_testbed.errors import UsageError
+from pp_testbed.inference.base import Sweep, check_choice, check_positive, method_name
 from pp_testbed.inference.epistemic import EpistemicAgent, Index
 from pp_testbed.inference.map_ensemble import BOOTSTRAPS
+from pp_testbed.inference.svi import Learner
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP, layer_shapes, mlp
 
@@ -149,6 +151,14 @@ class Hypermodel(EpistemicAgent):
         super().__post_init__()
         check_positive(self, "index_dim")
         check_choice(self, "bootstrap", BOOTSTRAPS)
+
+    def begin(self, key: Array, task: Task) -> Learner:
+        if self.bootstrap != "none":
+            raise UsageError(
+                f"{method_name(self)}.bootstrap={self.bootstrap} weighs inputs, of which an online learner "
+                "sees few again and again; expected none"
+            )
+        return super().begin(key, task)
 
     def epistemic(self, key: Array, task: Task) -> LinearHypermodel:
         key_frozen, key_rows = jax.random.split(key)

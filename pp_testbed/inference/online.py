@@ -26,7 +26,7 @@ class Online(Protocol):
     """
 
     def begin(self, key: Array, task: Task) -> Any:
-        """The state before any data; `task` has none, but its shapes."""
+        """The state before any data; `task` has none, but its shapes, and weights of 0."""
         ...
 
     def learn(self, key: Array, state: Any, task: Task) -> Any:
@@ -60,22 +60,22 @@ class Refreshed:
 
     @property
     def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return self.method.networks
+        """One bandit at a time: under vmap there would be a fit at every step, whether it is due or not."""
+        return max(10, self.method.networks)
 
     def begin(self, key: Array, task: Task) -> Refreshment:
-        return self._fit(key, task)
+        return self._fit(key, task, jnp.zeros_like(task.num_train))
 
     def learn(self, key: Array, state: Refreshment, task: Task) -> Refreshment:
         due = task.num_train >= jnp.ceil(self.growth * state.num_train)
-        return jax.lax.cond(due, lambda: self._fit(key, task), lambda: state)
+        return jax.lax.cond(due, lambda: self._fit(key, task, task.num_train), lambda: state)
 
     def current(self, state: Refreshment, task: Task) -> Posterior:
         return state.posterior
 
-    def _fit(self, key: Array, task: Task) -> Refreshment:
-        posterior = self.method.fit(key, task).without_history()
-        return Refreshment(posterior, jnp.asarray(task.num_train))
+    def _fit(self, key: Array, task: Task, num_train: Array) -> Refreshment:
+        posterior = self.method.fit(key, task)
+        return Refreshment(getattr(posterior, "without_history", lambda: posterior)(), num_train)
 
 
 def online(method: Any) -> Any:

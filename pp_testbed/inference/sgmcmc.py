@@ -144,24 +144,33 @@ class StochasticGradientSampler:
         return Target(agent, task), lambda key: ravel_pytree(agent.start(key))[0]
 
     def begin(self, key: Array, task: Task) -> Any:
-        """Where one chain starts that goes on while data come in: see `inference.online.Online`."""
+        """Where chains start that go on while data come in: see `inference.online.Online`."""
         if self.schedule != "constant":
             raise UsageError(f"{self.name}.schedule={self.schedule}: online it can only be constant")
-        key_start, key_init = jax.random.split(key)
-        return self.init(key_init, self.target(task)[1](key_start))
+        start = self.target(task)[1]
 
-    def learn(self, key: Array, state: Any, task: Task) -> Any:
-        """One step of the chain; beyond `STEADY` data its size falls like 1 / T: curvature grows like T."""
+        def chain(key: Array) -> Any:
+            key_start, key_init = jax.random.split(key)
+            return self.init(key_init, start(key_start))
+
+        return jax.vmap(chain)(jax.random.split(key, self.num_chains))
+
+    def learn(self, key: Array, states: Any, task: Task) -> Any:
+        """One step of each chain; beyond `STEADY` data its size falls like 1 / T: curvature grows like T."""
         kernel = self.kernel(jax.grad(self.target(task)[0].log_density), task.num_train)
-        key_rows, key_step = jax.random.split(key)
-        batch = minibatch(key_rows, task, jnp.ones(task.x.shape[0]), self.batch_size)
         rate = self.learning_rate * jnp.minimum(1.0, STEADY / task.num_train)
-        return kernel(key_step, state, batch, rate, jnp.ones(()))
 
-    def current(self, state: Any, task: Task) -> Finite:
-        """The one function that the chain is at."""
+        def step(key: Array, state: Any) -> Any:
+            key_rows, key_step = jax.random.split(key)
+            batch = minibatch(key_rows, task, jnp.ones(task.x.shape[0]), self.batch_size)
+            return kernel(key_step, state, batch, rate, jnp.ones(()))
+
+        return jax.vmap(step)(jax.random.split(key, self.num_chains), states)
+
+    def current(self, states: Any, task: Task) -> Finite:
+        """The functions that the chains are at."""
         target = self.target(task)[0]
-        draws = jax.tree.map(lambda leaf: leaf[None], target.latents(state.position))
+        draws = jax.vmap(target.latents)(states.position)
         return Finite.equal(Partial(read_logits, target.model), draws)
 
     def fit(self, key: Array, task: Task) -> Chains:

@@ -6,6 +6,7 @@ means; their intervals are of the bootstrap over seeds and agents.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -26,22 +27,32 @@ if TYPE_CHECKING:
 BOUNDS = ("oracle", "uniform", "prior")  # which do not learn: no correlation is about them
 INTERVAL = (0.05, 0.95)
 RESAMPLES = 2000
+MOST_UNDEFINED = 0.01  # of resamples, such as those of agents that are equal
 FEWEST_AGENTS = 4  # of which a correlation says anything
 
 
 def at_horizon(frame: pd.DataFrame, step: int | None = None) -> pd.DataFrame:
-    """The regret of each run after the same step: the last one that all have, unless it is given."""
+    """The regret of each run after one step: if none is given, the last that all runs of its bandit have."""
     good = frame[frame.status == OK]
     if good.empty:
         raise UsageError("there is no bandit run that ended well")
     good = good.assign(label=method_labels(good))
-    runs = good.groupby(["label", "problem"]).step
-    step = int(runs.max().min()) if step is None else step
-    found = good[good.step == step]
-    if found.empty or len(found) < len(runs):
-        logged = sorted(set(good.step))
-        raise UsageError(f"not all runs have a regret after step {step}; some of those logged: {logged[-5:]}")
-    return found
+    parts = []
+    for (model, _), group in good.groupby(["model", "temperature"]):
+        common = common_steps(group)
+        wanted = max(common, default=0) if step is None else step
+        if wanted not in common:
+            some = f"they share {', '.join(map(str, common[-5:]))}" if common else "they share none"
+            raise UsageError(f"not all runs of {model} have a regret after step {wanted}; {some}")
+        parts.append(group[group.step == wanted])
+    return pd.concat(parts)
+
+
+def common_steps(runs: pd.DataFrame) -> list[int]:
+    """The logged steps that all of these runs have."""
+    number = len(runs.drop_duplicates(["label", "problem"]))
+    counts = runs.groupby("step").size()
+    return sorted(int(step) for step in counts.index[counts == number])
 
 
 def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None) -> pd.DataFrame:
@@ -54,6 +65,8 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
         frame: as `pt.bandit` returns it. step: the horizon; the last one that all runs have if None.
     """
     cells = at_horizon(frame, step)
+    if baseline != "mlp" and baseline not in set(cells.label):
+        raise unknown("baseline", baseline, sorted(set(cells.label)))
     rows = []
     for (model, rho), group in cells.groupby(["model", "temperature"]):
         base = group[group.label == baseline]
@@ -80,11 +93,14 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
 def regret_curves(frame: pd.DataFrame) -> Figure:
     """Cumulative regret against time, means over seeds with their standard errors; a panel per bandit."""
     good = frame[(frame.status == OK) & (frame.method != "oracle")]
+    if good.empty:
+        raise UsageError("there is no regret to draw")
     good = good.assign(label=method_labels(good), place=good.model + ", ρ = " + good.temperature.astype(str))
     labels, places = sorted(set(good.label)), list(dict.fromkeys(good.sort_values("input_dim").place))
     figure, axes = panels(len(places), 3.8, height=3.6, columns=min(3, len(places)), sharey=False)
     for axis, place in zip(axes, places, strict=False):
         here = good[good.place == place]
+        here = here[here.step.isin(common_steps(here))]
         for label, runs in here.groupby("label"):
             curve = runs.groupby("step").regret.agg(["mean", "sem"])
             style: Any = {"color": style_of(labels.index(label), label)["color"], "lw": 1.3}
@@ -105,9 +121,9 @@ def regret_curves(frame: pd.DataFrame) -> Figure:
 
 
 def agents_by_seed(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Means of a column, agents as rows and seeds as columns, of those seeds that all agents have."""
-    table = frame.pivot_table(index="label", columns="seed", values=column, aggfunc="mean")
-    return table.dropna(axis=1)
+    """Means of a column over problems that all agents have, agents as rows and seeds as columns."""
+    table = frame.pivot_table(index="label", columns=["seed", "problem"], values=column).dropna(axis=1)
+    return table.T.groupby(level="seed").mean().T
 
 
 def bootstrap(
@@ -133,6 +149,9 @@ def bootstrap(
                 *(value[agents][:, some].mean(axis=1) for value, some in zip(values, seeds, strict=True))
             )
         )
+    undefined = float(np.isnan(drawn).mean())
+    if undefined > MOST_UNDEFINED:
+        raise UsageError(f"{undefined:.0%} of the bootstrap's resamples have no correlation")
     low, high = np.nanquantile(drawn, INTERVAL)
     return statistic(*(value.mean(axis=1) for value in values)), low, high
 
@@ -143,7 +162,10 @@ def log_correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def tables_of_models(
-    results: pd.DataFrame | None, bandits: pd.DataFrame | None, methods: Sequence[str] = ()
+    results: pd.DataFrame | None,
+    bandits: pd.DataFrame | None,
+    methods: Sequence[str] = (),
+    step: int | None = None,
 ) -> dict[str, dict[str, pd.DataFrame]]:
     """Scores and regrets of agents: by score, by generative model, agents as rows and seeds as columns.
 
@@ -151,41 +173,51 @@ def tables_of_models(
 
     Args:
         results: as `pt.run` returns them. bandits: as `pt.bandit` returns them.
-        methods: only these; if none are given, all but the bounds.
+        methods: only these; if none are given, all but the bounds. step: see `at_horizon`.
     """
     parts = []
     if results is not None:
         good = without_superseded(results)
-        good = good[good.status == OK]
-        parts += [(good.assign(model=good.problem.str.split("/").str[0]), score) for score in SCORES]
+        good = _of_methods(good[good.status == OK], methods)
+        good = good.assign(model=good.problem.str.split("/").str[0], label=method_labels(good))
+        parts += [(good, score) for score in SCORES]
     if bandits is not None:
-        parts.append((at_horizon(bandits), "regret"))
+        parts.append((at_horizon(_of_methods(bandits, methods), step), "regret"))
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     for frame, score in parts:
-        known = sorted(set(frame.method))
-        for method in methods:
-            if method not in known:
-                raise unknown("method", method, known)
-        wanted = list(methods) or [method for method in known if method not in BOUNDS]
-        frame = frame[frame.method.isin(wanted)]
-        frame = frame.assign(label=method_labels(frame))
         by_model = frame.groupby(frame.model + ", ρ = " + frame.temperature.astype(str))
         tables[score] = {str(model): agents_by_seed(group, score) for model, group in by_model}
     return tables
 
 
-def correlations(bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = ()) -> pd.DataFrame:
+def _of_methods(frame: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """The rows of some methods, or of all but the bounds."""
+    known = sorted(set(frame.method))
+    for method in methods:
+        if method not in known:
+            raise unknown("method", method, known)
+    wanted = list(methods) or [method for method in known if method not in BOUNDS]
+    return frame[frame.method.isin(wanted)]
+
+
+def correlations(
+    bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = (), step: int | None = None
+) -> pd.DataFrame:
     """Do scores predict regret? One row per generative model and score.
 
     `correlation` is that of log mean regret with log mean score over agents; `low` and `high` are its 5
     and 95 % bootstrap quantiles, over seeds and agents.
 
     Args:
-        bandits: as `pt.bandit` returns them, whose last common step counts.
+        bandits: as `pt.bandit` returns them.
         results: as `pt.run` returns them, on problems of the same models and temperatures.
         methods: only these; if none are given, all that both have but oracle, uniform and prior.
+        step: after which regrets count; if none is given, the last that all these runs have.
     """
-    tables = tables_of_models(results, bandits, methods)
+    tables = tables_of_models(results, bandits, methods, step)
+    horizons = at_horizon(_of_methods(bandits, methods), step)
+    horizons = horizons.assign(place=horizons.model + ", ρ = " + horizons.temperature.astype(str))
+    steps = horizons.groupby("place").step.max()
     rows = []
     for model, regret in tables["regret"].items():
         for score in SCORES:
@@ -197,6 +229,7 @@ def correlations(bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence
             rows.append(
                 {
                     "model": model,
+                    "step": steps[model],
                     "score": score,
                     "agents": len(both[0]),
                     "bandit_seeds": both[0].shape[1],
@@ -242,15 +275,21 @@ def _common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
             f"{len(common)} agents in common ({', '.join(common)}); a correlation needs {FEWEST_AGENTS}"
         )
     found = [table.loc[common] for table in tables]
+    if any(table.shape[1] < 2 for table in found):
+        raise UsageError("these agents share fewer than two seeds: there is no interval")
     if any((table.mean(axis=1) <= 0).any() for table in found):
         raise UsageError("an agent has regret 0 or a score of 0 on average: it has no logarithm")
     return found
 
 
-def correlation_figure(bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = ()) -> Figure:
+def correlation_figure(
+    bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = (), step: int | None = None
+) -> Figure:
     """Mean regret against mean scores, a point per agent with standard errors: see `correlations`."""
-    table = correlations(bandits, results, methods)
-    tables = tables_of_models(results, bandits, methods)
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+
+    table = correlations(bandits, results, methods, step)
+    tables = tables_of_models(results, bandits, methods, step)
     agents = sorted({agent for by_model in tables["regret"].values() for agent in by_model.index})
     figure, axes = panels(len(table), 2.7, columns=len(SCORES), sharey=False)
     for axis, row in zip(axes, table.itertuples(), strict=True):
@@ -260,8 +299,11 @@ def correlation_figure(bandits: pd.DataFrame, results: pd.DataFrame, methods: Se
             style = style_of(agents.index(agent), agent)
             axis.errorbar(x, y, xerr=x_error, yerr=y_error, ms=4, lw=0.6, label=agent, **style)
         axis.set(xscale="log", yscale="log", xlabel=SCORES[str(row.score)])
-        axis.set_title(f"{row.model}\nr = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]", fontsize=8)
-        axis.tick_params(labelsize=6, which="both")
+        interval = f"r = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]"
+        axis.set_title(f"{row.model}, step {row.step}\n{interval}", fontsize=8)
+        axis.xaxis.set(major_locator=MaxNLocator(4), major_formatter=ScalarFormatter())
+        axis.minorticks_off()
+        axis.tick_params(labelsize=6)
     for axis in axes[:: len(SCORES)]:
         axis.set_ylabel("regret")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
@@ -293,30 +335,37 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint") -> pd.DataFrame:
 
     The mean score over pools, and the paired ratio to that of `uniform` at the largest budget.
     """
-    good = frame[frame.status == OK]
-    if good.empty:
-        raise UsageError("there is no run of active learning that ended well")
+    good = _of_learning(frame)
     rows = []
-    for (method, priority), runs in good.groupby(["method", "priority"]):
+    for (method, priority), runs in good.groupby(["label", "priority"]):
         row: dict[str, Any] = {"method": method, "priority": priority, "pools": runs.problem.nunique()}
         for budget, cells in runs.groupby("num_labelled"):
             row[f"{score} at {budget}"] = cells[score].mean()
         last = runs[runs.num_labelled == runs.num_labelled.max()]
-        base = good[(good.method == method) & (good.priority == "uniform")]
+        base = good[(good.label == method) & (good.priority == "uniform")]
         base = base[base.num_labelled == runs.num_labelled.max()]
         row["ratio"], row["ratio_stderr"] = paired_ratio(last, base, score)
         rows.append(row)
     return pd.DataFrame(rows).sort_values(["method", "ratio"], ignore_index=True)
 
 
+def _of_learning(frame: pd.DataFrame) -> pd.DataFrame:
+    """Runs of active learning that ended well, labelled by what methods, not priorities, differ in."""
+    good = frame[frame.status == OK]
+    if good.empty:
+        raise UsageError("there is no run of active learning that ended well")
+    parts = good.config.map(lambda config: json.dumps(json.loads(config).get("method"), sort_keys=True))
+    return good.assign(label=method_labels(good.assign(config=parts, config_hash=parts)))
+
+
 def learning_curves(frame: pd.DataFrame, score: str = "kl_joint") -> Figure:
     """The score against the number of labels, means over pools with standard errors; a panel per method."""
-    good = frame[frame.status == OK]
-    methods, priorities = list(dict.fromkeys(good.method)), list(dict.fromkeys(good.priority))
+    good = _of_learning(frame)
+    methods, priorities = list(dict.fromkeys(good.label)), list(dict.fromkeys(good.priority))
     figure, axes = panels(len(methods), 3.4, columns=min(3, len(methods)))
     for axis, method in zip(axes, methods, strict=False):
         for number, priority in enumerate(priorities):
-            runs = good[(good.method == method) & (good.priority == priority)]
+            runs = good[(good.label == method) & (good.priority == priority)]
             curve = runs.groupby("num_labelled")[score].agg(["mean", "sem"])
             style = style_of(number, priority)
             axis.errorbar(curve.index, curve["mean"], curve["sem"], ms=4, lw=1, label=priority, **style)

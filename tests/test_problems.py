@@ -19,6 +19,7 @@ from pp_testbed.experiments.problems import SUITES
         ("2d", 210),
         ("2d-tune", 42),
         ("highdim", 180),
+        ("decisions", 180),
         ("logistic", 40),
         ("activations", 105),
         ("widths", 75),
@@ -32,7 +33,7 @@ def test_suites(name, size):
 
 
 def test_every_suite_is_tested():
-    assert len(SUITES) == 8
+    assert len(SUITES) == 9
 
 
 def test_lite_is_part_of_the_whole():
@@ -104,7 +105,9 @@ def test_mistakes_are_answered_in_one_line():
         (lambda: pt.problem("2d/T10"), "does not name a problem"),
         (lambda: pt.problem(num_trian=3), "did you mean 'num_train'"),
         (lambda: pt.problem(model="mpl"), "did you mean 'mlp'"),
-        (lambda: pt.problem(num_train=0), "must be positive"),
+        (lambda: pt.problem(num_train=0), "num_train is 0; expected at least 1"),
+        (lambda: pt.problem(temperature=0.0), "temperature is 0.0; expected a positive number"),
+        (lambda: pt.problem(hidden=(0,)), "expected numbers of units"),
         (lambda: pt.problem("2d/T10-rhoabc-s0"), "does not name a problem"),
         (lambda: pt.Problem(Tempered(), 10, 0).name, "Tempered has no name"),
     ]:

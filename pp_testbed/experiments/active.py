@@ -21,18 +21,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-import pp_testbed
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.acquisition import PRIORITIES, Candidates, reorder
 from pp_testbed.evaluation.evaluator import Evaluation, evaluate
 from pp_testbed.experiments import workers
-from pp_testbed.experiments.batch import is_batched, map_problems, one_line, problems_at_once, stack
-from pp_testbed.experiments.identity import config_hash, describe
+from pp_testbed.experiments.batch import Cell, is_batched, map_problems, one_line, problems_at_once, stack
+from pp_testbed.experiments.identity import describe
 from pp_testbed.experiments.problems import Problem, Suite, key_of
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
-from pp_testbed.experiments.store import OK, SCHEMA, Tables, cell_id, cell_ids, file_words
+from pp_testbed.experiments.store import OK, SCHEMA, Tables, cell_ids, file_words
 from pp_testbed.inference.base import as_posterior, log_weights_of, method_name
 from pp_testbed.models.base import Array, Task
 
@@ -54,34 +53,18 @@ class Run:
     config: str
 
     @property
-    def id(self) -> str:
-        return cell_id(self.problem.name, config_hash(self.config), pp_testbed.__version__)
+    def cell(self) -> Cell:
+        """What it shares with a cell of `pt.run`: its identity, and most of its rows' columns."""
+        return Cell(self.method, self.problem, "active", self.config)
 
     @property
     def file_name(self) -> str:
         words = file_words(self.problem.name, method_name(self.method), self.priority)
-        return f"{words[:150]}_{self.id}.parquet"
+        return f"{words[:150]}_{self.cell.id}.parquet"
 
     def row(self, num_labelled: int, status: str, error: str = "", **columns: Any) -> dict[str, Any]:
         """The scores after one budget."""
-        return {
-            "suite": "active",
-            "problem": self.problem.name,
-            "method": method_name(self.method),
-            "config": self.config,
-            "config_hash": config_hash(self.config),
-            "seed": self.problem.seed,
-            "input_dim": self.problem.input_dim,
-            "num_train": self.problem.num_train,
-            "temperature": self.problem.temperature,
-            "num_classes": self.problem.num_classes,
-            "priority": self.priority,
-            "num_labelled": num_labelled,
-            "status": status,
-            "error": error,
-            "version": pp_testbed.__version__,
-            **columns,
-        }
+        return self.cell.row(status, error, priority=self.priority, num_labelled=num_labelled, **columns)
 
 
 def active(
@@ -130,7 +113,7 @@ def active(
     ]
     if not runs:
         raise UsageError("there are no methods, priorities or problems to run")
-    if len({run.id for run in runs}) < len(runs):
+    if len({run.cell.id for run in runs}) < len(runs):
         raise UsageError("a method, a priority or a problem is given twice")
     tables, bar = active_tables(out), Progress(progress)
     tables.create()
@@ -138,7 +121,7 @@ def active(
     if len(missing) < len(runs):
         bar.line(f"{len(runs) - len(missing)} of {len(runs)} runs are in {tables.directory} already")
     _run_missing(list(methods), made, missing, config, tables, jobs, bar)
-    frame, wanted = tables.read(), {run.id for run in runs}
+    frame, wanted = tables.read(), {run.cell.id for run in runs}
     return frame[[one in wanted for one in cell_ids(frame)]].reset_index(drop=True)
 
 
@@ -205,16 +188,16 @@ def _handler(items: list[Any], config: Evaluation, tables: Tables) -> Callable[[
     def handle(message: Any) -> None:
         index, parts = message
         runs = [Run(made[index], *part) for part in parts]
-        rows: dict[str, list[dict[str, Any]]] = {run.id: [] for run in runs}
+        rows: dict[str, list[dict[str, Any]]] = {run.cell.id: [] for run in runs}
         try:
             for run, row in _learn(runs, config):
-                rows[run.id].append(row)
+                rows[run.cell.id].append(row)
         except Exception as error:
             for run in runs:
-                budget = run.budgets[min(len(rows[run.id]), len(run.budgets) - 1)]
-                rows[run.id].append(run.row(budget, "error", one_line(error)))
+                budget = run.budgets[min(len(rows[run.cell.id]), len(run.budgets) - 1)]
+                rows[run.cell.id].append(run.row(budget, "error", one_line(error)))
         for run in runs:
-            tables.write(run.file_name, rows[run.id])
+            tables.write(run.file_name, rows[run.cell.id])
 
     return handle
 

@@ -414,13 +414,7 @@ def build_references(
     with bar.over(
         sum(_guess(problem, method) for problem in missing) * method.num_chains, len(queue), "chains"
     ):
-        if jobs == 0:
-            build = _builder(method, directory)
-            for job in queue:
-                build(job.message)
-                done(job.subject)
-        else:
-            workers.run(queue, partial(_builder, method, directory), jobs, done, died)
+        workers.run(queue, partial(_builder, method, directory), jobs, done, died)
     if failures:
         raise UsageError("; ".join(failures))
     return paths

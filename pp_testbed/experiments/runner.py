@@ -75,24 +75,13 @@ def run(
         bar.advance(batch.seconds, len(batch.cells), method_name(batch.cells[0].method))
 
     with bar.over(sum(batch.seconds for batch in batches), len(missing)):
-        if jobs == 0:
-            _run_here(batches, store, config, done)
-        else:
-            index = {id(method): i for i, method in enumerate(made)}
-            setup = partial(_handler, list(methods), store.directory, config)
-            queue = (_job(batch, index) for batch in batches)
-            workers.run(queue, setup, jobs, done, partial(_write_death, store))
+        index = {id(method): i for i, method in enumerate(made)}
+        setup = partial(_handler, list(methods), store.directory, config)
+        queue = (_job(batch, index) for batch in batches)
+        workers.run(queue, setup, jobs, done, partial(_write_death, store))
     frame = store.read()
     wanted = {cell.id for cell in cells}
     return frame[[one in wanted for one in cell_ids(frame)]].assign(suite=name).reset_index(drop=True)
-
-
-def _run_here(batches: list[Batch], store: Store, config: Evaluation, done: Callable[[Batch], None]) -> None:
-    programs = Programs()
-    for batch in batches:
-        for row in run_batch(batch, config, programs):
-            store.write(row)
-        done(batch)
 
 
 def _job(batch: Batch, index: dict[int, int]) -> workers.Job:

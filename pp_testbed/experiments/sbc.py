@@ -139,15 +139,9 @@ def sbc(
         bar.advance(len(batch), len(batch), method_name(made))
 
     with bar.over(len(missing), len(missing), "problems"):
-        if jobs == 0:
-            handle = _handler(made, directory, size)
-            for batch in batches:
-                handle(batch)
-                done(batch)
-        else:
-            queue = [workers.Job(0, batch, batch) for batch in batches]
-            died = lambda batch, why: failures.append(f"{batch[0].name}: {why}")  # noqa: E731
-            workers.run(queue, partial(_handler, method, directory, size), jobs, done, died)
+        queue = [workers.Job(0, batch, batch) for batch in batches]
+        died = lambda batch, why: failures.append(f"{batch[0].name}: {why}")  # noqa: E731
+        workers.run(queue, partial(_handler, method, directory, size), jobs, done, died)
     if failures:
         raise UsageError("; ".join(failures))
     ranks = np.stack([_ranks_in(path) for path in paths.values()])

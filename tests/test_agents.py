@@ -36,10 +36,11 @@ def assert_covariance(draws, expected):
 
 
 def test_dropout_without_dropout_is_mlp():
-    options = {"hidden": (100, 100), "num_steps": 300, "preset": "paper"}
+    """Step by step; over many, differences of rounding grow."""
+    options = {"hidden": (100, 100), "num_steps": 30, "preset": "paper"}
     plain = method("mlp", **options).fit(KEY, TASK).values(X)[0]
     masked = method("dropout", rate=0.0, **options).fit(MEMBER, TASK).logits(KEY, X, 3)
-    np.testing.assert_allclose(masked, np.broadcast_to(plain, masked.shape), atol=1e-4)
+    np.testing.assert_allclose(masked, np.broadcast_to(plain, masked.shape), atol=2e-5)
 
 
 def test_dropout_is_unbiased_layer_by_layer_and_drops_its_share():
@@ -233,7 +234,7 @@ def test_mile_without_steps_is_the_ensemble():
     options = {"size": 3, "num_steps": 50, "preset": "paper"}
     chains = method("mile", warmup=0, thinning=0, num_draws=4, **options).fit(KEY, TASK).values(X)
     members = method("ensemble", **options).fit(KEY, TASK).values(X)
-    np.testing.assert_array_equal(chains, np.repeat(members, 4, axis=0))
+    np.testing.assert_allclose(chains, np.repeat(members, 4, axis=0), atol=1e-5)  # rounding: two programs
 
 
 def test_mile_is_a_sample_of_its_posterior():

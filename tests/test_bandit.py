@@ -159,7 +159,7 @@ def test_a_step_of_learning_is_adam_on_the_published_loss():
         np.testing.assert_allclose(found[name][0][sure], leaf[sure], atol=2e-6)
 
 
-@pytest.mark.parametrize("name", ["mlp", "ensemble+", "bbb"])
+@pytest.mark.parametrize("name", ["ensemble+", "bbb"])
 def test_learning_online_from_data_that_stay_is_training(name):
     """The same start and as many steps on the same data: what `fit` does, but for its random numbers."""
     history = history_of(model(), 40)
@@ -175,13 +175,12 @@ def test_learning_online_from_data_that_stay_is_training(name):
     np.testing.assert_allclose(online_.mean(axis=0), offline.mean(axis=0), atol=tolerance)
 
 
-ACTING = ["mlp", "ensemble", "ensemble+", "ensemble-ntk", "dropout", "bbb", "hypermodel", "epinet", "sgld"]
-REFRESHED = ["nuts", "swag", "deep-kernel", "mile", "prior"]
+ACTING = ["ensemble+", "bbb", "hypermodel", "sgld"]  # one of each kind that learns online
+REFRESHED = ["nuts", "swag", "prior"]
 SETTINGS = {
     "nuts": (("warmup", "10"), ("num_draws", "10"), ("max_depth", "3")),
-    "mile": (("size", "2"), ("num_steps", "20"), ("warmup", "30"), ("num_draws", "5"), ("thinning", "2")),
-    **dict.fromkeys(("swag", "deep-kernel"), (("num_steps", "20"),)),
-    **dict.fromkeys(("ensemble", "ensemble+", "ensemble-ntk"), (("size", "2"),)),
+    "swag": (("num_steps", "20"),),
+    "ensemble+": (("size", "2"),),
 }
 
 
@@ -314,10 +313,8 @@ def test_wrong_selections_are_named():
 
 
 SMALL = {
-    "mlp": (),
     "bbb": (("particles", "2"),),
     "ensemble+": (("size", "2"), ("bootstrap", "exponential")),
-    "sgnht": (),
     "nuts": (("warmup", "10"), ("num_draws", "10"), ("max_depth", "2")),
 }
 

@@ -54,7 +54,7 @@ def specs(agents: list[tuple[str, dict[str, str]]], offline: bool = False) -> li
 def play(part: str, work: Path) -> None:
     """Run one part."""
     bounds = [("uniform", {}), ("oracle", {}), ("prior", {})]
-    horizons = {"2d": (2, 50_000), "10d": (10, 50_000), "50d": (50, 5000)}
+    horizons = {"2d": (2, 50_000), "10d": (10, 50_000), "50d": (50, 2000)}
     if part in horizons:
         dim, steps = horizons[part]
         bandit(specs([*bounds, *AGENTS]), dim=dim, steps=steps, out=work / part, jobs=2)

@@ -87,7 +87,8 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
                     "seconds": runs.seconds.mean(),
                 }
             )
-    return pd.DataFrame(rows).sort_values(["model", "temperature", "regret"], ignore_index=True)
+    order = ["num_actions", "model", "temperature", "regret"]
+    return pd.DataFrame(rows).sort_values(order, ignore_index=True)
 
 
 def regret_curves(frame: pd.DataFrame) -> Figure:

@@ -508,6 +508,9 @@ def correlate(
     step: Annotated[
         int | None, typer.Option(help="After which regrets count; the last that all runs have if not given.")
     ] = None,
+    testbed: Annotated[
+        str | None, typer.Option(help="The model of the scores, such as 2d; each bandit's own if not given.")
+    ] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw regrets against scores into this file.")] = None,
     format: Format = "table",
 ) -> None:
@@ -527,7 +530,7 @@ def correlate(
         from pp_testbed.report.decisions import correlation_figure, correlations
 
         _check_figure(figure)
-        inputs = read_bandits(bandits, _complain), _results(results), _names(methods), step
+        inputs = read_bandits(bandits, _complain), _results(results), _names(methods), step, testbed
         _print_table(correlations(*inputs), format)
         if figure is not None:
             correlation_figure(*inputs).savefig(figure, dpi=150)

@@ -106,6 +106,17 @@ def test_other_runs_of_the_directory_change_nothing():
     assert table.loc["kl_joint", "correlation"] == pytest.approx(-1.0)
 
 
+def test_scores_may_be_of_another_model():
+    frame = runs(lambda agent, seed: (agent + 1) ** 2, activation="tanh")
+    scores = results(lambda agent, seed: agent + 1.0)
+    table = pt.correlations(frame, scores, testbed="2d").set_index("score")
+    assert table.loc["kl_joint", "correlation"] == pytest.approx(1.0)
+    assert set(table.testbed) == {"2d, ρ = 0.1"}
+    assert len(pt.correlation_figure(frame, scores, testbed="2d").axes) == 3
+    with pytest.raises(pt.UsageError, match="none in common"):
+        pt.correlations(frame, scores)
+
+
 def test_bootstrap_quantiles_are_those_of_all_resamples():
     """Five agents without noise between seeds: 3125 resamples, of which those of two agents are left out."""
     generator = np.random.default_rng(1)

@@ -202,7 +202,11 @@ def _of_methods(frame: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
 
 
 def correlations(
-    bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = (), step: int | None = None
+    bandits: pd.DataFrame,
+    results: pd.DataFrame,
+    methods: Sequence[str] = (),
+    step: int | None = None,
+    testbed: str | None = None,
 ) -> pd.DataFrame:
     """Do scores predict regret? One row per generative model and score.
 
@@ -214,6 +218,8 @@ def correlations(
         results: as `pt.run` returns them, on problems of the same models and temperatures.
         methods: only these; if none are given, all that both have but oracle, uniform and prior.
         step: after which regrets count; if none is given, the last that all these runs have.
+        testbed: of which model the scores are, such as "2d"; if none is given, of the bandit's own. In many
+            dimensions ten random inputs have little in common, and kl_joint says no more than kl_marginal.
     """
     tables = tables_of_models(results, bandits, methods, step)
     horizons = at_horizon(_of_methods(bandits, methods), step)
@@ -222,15 +228,16 @@ def correlations(
     rows = []
     for model, regret in tables["regret"].items():
         for score in SCORES:
-            scores = tables[score].get(model)
-            if scores is None:
+            scored = _testbed_of(model, testbed)
+            if scored not in tables[score]:
                 continue
-            both = _common_agents([regret, scores])
+            both = _common_agents([regret, tables[score][scored]])
             value, low, high = bootstrap(both, log_correlation)
             rows.append(
                 {
                     "model": model,
                     "step": steps[model],
+                    "testbed": scored,
                     "score": score,
                     "agents": len(both[0]),
                     "bandit_seeds": both[0].shape[1],
@@ -244,6 +251,11 @@ def correlations(
         models = ", ".join(tables["regret"]), ", ".join(tables["kl_joint"])
         raise UsageError(f"the bandits are of {models[0]}; the results of {models[1]}: none in common")
     return pd.DataFrame(rows)
+
+
+def _testbed_of(model: str, testbed: str | None) -> str:
+    """Which model's scores go with a bandit's regrets: another one's are of the same temperature."""
+    return model if testbed is None else f"{testbed},{model.partition(',')[2]}"
 
 
 def across_models(
@@ -284,22 +296,30 @@ def _common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 
 
 def correlation_figure(
-    bandits: pd.DataFrame, results: pd.DataFrame, methods: Sequence[str] = (), step: int | None = None
+    bandits: pd.DataFrame,
+    results: pd.DataFrame,
+    methods: Sequence[str] = (),
+    step: int | None = None,
+    testbed: str | None = None,
 ) -> Figure:
     """Mean regret against mean scores, a point per agent with standard errors: see `correlations`."""
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-    table = correlations(bandits, results, methods, step)
+    table = correlations(bandits, results, methods, step, testbed)
     tables = tables_of_models(results, bandits, methods, step)
     agents = sorted({agent for by_model in tables["regret"].values() for agent in by_model.index})
     figure, axes = panels(len(table), 2.7, columns=len(SCORES), sharey=False)
     for axis, row in zip(axes, table.itertuples(), strict=True):
-        pair = _common_agents([tables[str(row.score)][str(row.model)], tables["regret"][str(row.model)]])
+        pair = _common_agents([tables[str(row.score)][str(row.testbed)], tables["regret"][str(row.model)]])
         for agent in pair[0].index:
             (x, x_error), (y, y_error) = ((t.loc[agent].mean(), t.loc[agent].sem()) for t in pair)
             style = style_of(agents.index(agent), agent)
             axis.errorbar(x, y, xerr=x_error, yerr=y_error, ms=4, lw=0.6, label=agent, **style)
-        axis.set(xscale="log", yscale="log", xlabel=SCORES[str(row.score)])
+        axis.set(
+            xscale="log",
+            yscale="log",
+            xlabel=f"{SCORES[str(row.score)]} ({str(row.testbed).partition(',')[0]})",
+        )
         interval = f"r = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]"
         axis.set_title(f"{row.model}, step {row.step}\n{interval}", fontsize=8)
         axis.xaxis.set(major_locator=MaxNLocator(4), major_formatter=ScalarFormatter())

@@ -13,10 +13,11 @@ line answers at once.
     diagnose(chains), posterior.to_arviz()       whether chains have converged; ArviZ
     sbc(method, num_train=10)                    simulation-based calibration
     run(suite, methods, out="results/")          all of it, as a data frame
-    tune(method), leaderboard(frame), figure(name, frame)
+    tune(method), leaderboard(frame)             hyperparameters; a table
     bandit(methods), regrets(frame)              what posteriors are worth when they are acted on
     active(methods), learning(frame)             and when they choose their data
     correlations(bandits, frame)                 whether scores predict regret
+    plots.agents(frame), plots.regret(bandits)   pictures; see pt.plots
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pp_testbed.evaluation.evaluator import Scores as Scores
     from pp_testbed.evaluation.evaluator import evaluate as evaluate
     from pp_testbed.experiments.active import active as active
+    from pp_testbed.experiments.active import read_active as read_active
     from pp_testbed.experiments.bandits import bandit as bandit
     from pp_testbed.experiments.bandits import read_bandits as read_bandits
     from pp_testbed.experiments.problems import Problem as Problem
@@ -64,17 +66,12 @@ if TYPE_CHECKING:
     from pp_testbed.models.base import task as task
     from pp_testbed.models.logistic import LogisticRegression as LogisticRegression
     from pp_testbed.models.mlp import GenerativeMLP as GenerativeMLP
+    from pp_testbed.report import plots as plots
     from pp_testbed.report.decisions import across_models as across_models
-    from pp_testbed.report.decisions import correlation_figure as correlation_figure
     from pp_testbed.report.decisions import correlations as correlations
     from pp_testbed.report.decisions import learning as learning
-    from pp_testbed.report.decisions import learning_curves as learning_curves
-    from pp_testbed.report.decisions import regret_curves as regret_curves
     from pp_testbed.report.decisions import regrets as regrets
-    from pp_testbed.report.figures import calibration_ranks as calibration_ranks
-    from pp_testbed.report.figures import predictive_fields as predictive_fields
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
-    from pp_testbed.report.paper import figure as figure
 
 _HOME = {
     "UsageError": "errors",
@@ -83,7 +80,7 @@ _HOME = {
     **dict.fromkeys(["Comparison", "compare"], "evaluation.compare"),
     **dict.fromkeys(["Diagnostics", "diagnose"], "evaluation.diagnostics"),
     **dict.fromkeys(["Reference", "reference", "references", "verify"], "experiments.references"),
-    "active": "experiments.active",
+    **dict.fromkeys(["active", "read_active"], "experiments.active"),
     **dict.fromkeys(["bandit", "read_bandits"], "experiments.bandits"),
     "run": "experiments.runner",
     **dict.fromkeys(["Calibration", "sbc"], "experiments.sbc"),
@@ -94,11 +91,9 @@ _HOME = {
     **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),
     "LogisticRegression": "models.logistic",
     "GenerativeMLP": "models.mlp",
-    **dict.fromkeys(["across_models", "correlation_figure", "correlations"], "report.decisions"),
-    **dict.fromkeys(["learning", "learning_curves", "regret_curves", "regrets"], "report.decisions"),
-    **dict.fromkeys(["calibration_ranks", "predictive_fields"], "report.figures"),
+    "plots": "report.plots",
+    **dict.fromkeys(["across_models", "correlations", "learning", "regrets"], "report.decisions"),
     "leaderboard": "report.leaderboard",
-    "figure": "report.paper",
 }
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604
 
@@ -106,7 +101,8 @@ __all__ = [*_HOME, "__version__"]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'pp_testbed' has no attribute {name!r}")
-    value = getattr(import_module(f"pp_testbed.{_HOME[name]}"), name)
+    module = import_module(f"pp_testbed.{_HOME[name]}")
+    value = getattr(module, name, module)  # `plots` is a module itself
     globals()[name] = value
     return value
 

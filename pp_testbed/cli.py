@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 
 from pp_testbed.errors import UsageError, unknown
+from pp_testbed.experiments.provenance import cores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +120,7 @@ def run(
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
         try:
-            frame = run_suite(problems, specs, out, jobs=jobs or _cores(), config=_config(inputs, draws))
+            frame = run_suite(problems, specs, out, jobs=jobs or cores(), config=_config(inputs, draws))
         except KeyboardInterrupt:
             errors.print(
                 f"\ninterrupted; complete results are in {_escaped(out)}. "
@@ -159,33 +160,42 @@ def leaderboard(
 @app.command()
 def figure(
     name: Annotated[str, typer.Argument(help="Which; all are listed below.")],
-    results: Annotated[Path, typer.Argument(help="A results directory.")] = Path("results"),
+    directory: Annotated[
+        Path | None, typer.Argument(help="Of results, of bandits or of active learning.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The file (.png, .pdf, .svg); NAME.png if not given.")
     ] = None,
     baseline: Baseline = "mlp",
 ) -> None:
-    """Draw a figure of a results directory.
+    """Draw a figure of a directory.
 
-    Methods: agents, marginal-joint, data, temperature, regimes. Hyperparameters: size, prior, sweep; these
-    need several configurations of a method, such as those that `pp-testbed tune` leaves in tuning/cells.
+    Of results: agents, marginal-joint, data, temperature, regimes, cost. Of hyperparameters: size, prior,
+    sweep; these need several configurations of a method, such as those that `pp-testbed tune` leaves in
+    tuning/cells. Of bandits: regret. Of active learning: learning.
 
     Examples:
 
       pp-testbed figure agents results/
 
       pp-testbed figure sweep tuning/cells --out sweep.pdf
+
+      pp-testbed figure regret bandits/
     """
     with plain_errors():
-        from pp_testbed.report.paper import FIGURES
-        from pp_testbed.report.paper import figure as draw
+        import inspect
+
+        from pp_testbed.report.plots import FIGURES, save
 
         if name not in FIGURES:
             raise unknown("figure", name, FIGURES)
+        picture = FIGURES[name]
         path = out or Path(f"{name}.png")
         _check_figure(path, "--out")
-        draw(name, _results(results), baseline).savefig(path, dpi=150)
-        errors.print(f"{_escaped(FIGURES[name].summary)}: {_escaped(path)}")
+        frame = _read(directory or Path(picture.source), picture.source)
+        has_baseline = "baseline" in inspect.signature(picture.draw).parameters
+        save(picture.draw(frame, baseline) if has_baseline else picture.draw(frame), path)
+        errors.print(f"{_escaped(picture.summary)}: {_escaped(path)}")
 
 
 @app.command()
@@ -253,7 +263,7 @@ def tune(
                 study=study,
                 grid=parse_grid(grid or []),
                 seed=seed,
-                jobs=jobs or _cores(),
+                jobs=jobs or cores(),
             )
         except KeyboardInterrupt:
             errors.print("\ninterrupted; run the same command again to go on.")
@@ -308,15 +318,15 @@ def sbc(
                 num_train=num_train,
                 temperature=temperature,
                 out=out,
-                jobs=jobs or _cores(),
+                jobs=jobs or cores(),
             )
             for spec in _specs(method, settings or [], preset)
         ]
         _print_table(pd.DataFrame([calibration.asdict() for calibration in made]), format)
         if figure is not None:
-            from pp_testbed.report.figures import calibration_ranks
+            from pp_testbed.report.plots import calibration_ranks, save
 
-            calibration_ranks(made).savefig(figure, dpi=150)
+            save(calibration_ranks(made), figure)
             errors.print(f"the ranks are drawn in {_escaped(figure)}")
 
 
@@ -328,6 +338,9 @@ def compare(
     settings: Settings = None,
     preset: Preset = "tuned",
     figure: Annotated[Path | None, typer.Option(help="Draw the predictive fields into this file.")] = None,
+    draws: Annotated[
+        int, typer.Option(min=0, help="Single draws that the figure shows of each posterior.")
+    ] = 0,
     format: Format = "table",
 ) -> None:
     """Fit methods to one problem; print their scores and their distance to the exact posterior.
@@ -356,9 +369,9 @@ def compare(
                 rows.append({"method": spec.text, **scores, **compare_posterior(posterior, exact).asdict()})
         _print(render_across(pd.DataFrame(rows), format))
         if figure is not None:
-            from pp_testbed.report.figures import predictive_fields
+            from pp_testbed.report.plots import predictive_fields, save
 
-            predictive_fields(exact.problem, fields | {"NUTS": exact.posterior}).savefig(figure, dpi=150)
+            save(predictive_fields(exact.problem, fields | {"NUTS": exact.posterior}, draws), figure)
             errors.print(f"the predictive fields are drawn in {_escaped(figure)}")
 
 
@@ -403,7 +416,7 @@ def bandit(
     with plain_errors():
         from pp_testbed.experiments.bandits import PAPER_STEPS
         from pp_testbed.experiments.bandits import bandit as play
-        from pp_testbed.report.decisions import regret_curves, regrets
+        from pp_testbed.report.decisions import regrets
         from pp_testbed.report.leaderboard import FORMATS
 
         if format not in FORMATS:
@@ -424,7 +437,7 @@ def bandit(
                 model=model,
                 select=select,
                 out=out,
-                jobs=jobs or _cores(),
+                jobs=jobs or cores(),
                 **options,
             )
         except KeyboardInterrupt:
@@ -433,7 +446,9 @@ def bandit(
         if (frame.status == "ok").any():
             _print_with_errors(regrets(frame, baseline), format)
             if figure is not None:
-                regret_curves(frame).savefig(figure, dpi=150)
+                from pp_testbed.report.plots import regret, save
+
+                save(regret(frame), figure)
                 errors.print(f"the regrets are drawn in {_escaped(figure)}")
         errors.print(f"regrets are in {_escaped(out)}{os.sep}")
         _report_failures(frame)
@@ -470,7 +485,7 @@ def active(
     with plain_errors():
         from pp_testbed.experiments.active import active as learn
         from pp_testbed.experiments.active import pools
-        from pp_testbed.report.decisions import learning, learning_curves
+        from pp_testbed.report.decisions import learning
         from pp_testbed.report.leaderboard import FORMATS
 
         if format not in FORMATS:
@@ -484,7 +499,7 @@ def active(
                 priorities=[name for name in priorities.split(",") if name],
                 budgets=_whole_numbers("--budgets", budgets),
                 out=out,
-                jobs=jobs or _cores(),
+                jobs=jobs or cores(),
             )
         except KeyboardInterrupt:
             errors.print("\ninterrupted; run the same command again to go on.")
@@ -492,7 +507,9 @@ def active(
         if (frame.status == "ok").any():
             _print_with_errors(learning(frame), format)
             if figure is not None:
-                learning_curves(frame).savefig(figure, dpi=150)
+                from pp_testbed.report import plots
+
+                plots.save(plots.learning(frame), figure)
                 errors.print(f"the learning curves are drawn in {_escaped(figure)}")
         errors.print(f"scores are in {_escaped(out)}{os.sep}")
         _report_failures(frame)
@@ -527,13 +544,15 @@ def correlate(
     """
     with plain_errors():
         from pp_testbed.experiments.bandits import read_bandits
-        from pp_testbed.report.decisions import correlation_figure, correlations
+        from pp_testbed.report.decisions import correlations
 
         _check_figure(figure)
         inputs = read_bandits(bandits, _complain), _results(results), _names(methods), step, testbed
         _print_table(correlations(*inputs), format)
         if figure is not None:
-            correlation_figure(*inputs).savefig(figure, dpi=150)
+            from pp_testbed.report.plots import correlation, save
+
+            save(correlation(*inputs), figure)
             errors.print(f"regrets and scores are drawn in {_escaped(figure)}")
 
 
@@ -557,19 +576,22 @@ def robustness(
     """
     with plain_errors():
         from pp_testbed.experiments.bandits import read_bandits
-        from pp_testbed.report.decisions import across_models, across_models_figure
+        from pp_testbed.report.decisions import across_models
 
         _check_figure(figure)
         if results is None and bandits is None:
             raise UsageError("give --results, --bandits or both")
-        table = across_models(
+        inputs = (
             None if results is None else _results(results),
             None if bandits is None else read_bandits(bandits, _complain),
             _names(methods),
         )
-        _print_table(table, format)
+        _print_table(across_models(*inputs), format)
         if figure is not None:
-            across_models_figure(table).savefig(figure, dpi=150)
+            from pp_testbed.report.plots import robustness as draw
+            from pp_testbed.report.plots import save
+
+            save(draw(*inputs), figure)
             errors.print(f"the correlations are drawn in {_escaped(figure)}")
 
 
@@ -604,7 +626,7 @@ def reference_build(
             raise UsageError(f"no problem has at most {max_num_train} data")
         options = dict(_specs("nuts", settings or [])[0].options)
         nuts = with_options(method("nuts"), options)
-        paths = references.build_references(selected, store=store, method=nuts, jobs=jobs or _cores())
+        paths = references.build_references(selected, store=store, method=nuts, jobs=jobs or cores())
         directory = store or references.default_store()
         errors.print(f"{len(paths)} references are in {_escaped(directory)}{os.sep}")
         _report_not_converged([references.load(path) for path in paths])
@@ -730,12 +752,6 @@ def _check_figure(figure: Path | None, option: str = "--figure") -> None:
         raise UsageError(f"{option} {figure}: there is no directory {figure.parent}")
 
 
-def _cores() -> int:
-    """The cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _selected(suite: str, seeds: str, limit: int | None) -> Any:
     from pp_testbed.experiments.problems import suite as named_suite
 
@@ -786,6 +802,19 @@ def _results(directory: Path) -> pd.DataFrame:
     if frame.empty:
         raise UsageError(f"there are no results in {directory}")
     return frame
+
+
+def _read(path: Path, source: str) -> pd.DataFrame:
+    """What a directory of results, bandits or active learning has."""
+    if source == "results":
+        return _results(path)
+    if source == "bandits":
+        from pp_testbed.experiments.bandits import read_bandits
+
+        return read_bandits(path, _complain)
+    from pp_testbed.experiments.active import read_active
+
+    return read_active(path, _complain)
 
 
 def _specs(methods: str, settings: list[str], preset: str = "tuned") -> list[Any]:

@@ -112,7 +112,7 @@ def test_scores_may_be_of_another_model():
     table = pt.correlations(frame, scores, testbed="2d").set_index("score")
     assert table.loc["kl_joint", "correlation"] == pytest.approx(1.0)
     assert set(table.testbed) == {"2d, ρ = 0.1"}
-    assert len(pt.correlation_figure(frame, scores, testbed="2d").axes) == 3
+    assert len(pt.plots.correlation(frame, scores, testbed="2d")) == 3
     with pytest.raises(pt.UsageError, match="none in common"):
         pt.correlations(frame, scores)
 
@@ -153,7 +153,10 @@ def test_models_agree_or_not():
     bandits = pd.concat([runs(lambda a, s: a + 1.0), runs(lambda a, s: (a + 1.0) ** 2, activation="tanh")])
     both = pt.across_models(frame, bandits)
     assert both[both.score == "regret"].correlation.iloc[0] == pytest.approx(1.0)
-    assert len(decisions.across_models_figure(both).axes) == 5  # four panels and a scale
+    axes = pt.plots.robustness(frame, bandits)
+    shown = {axis.get_title(): axis.images[0].get_array() for axis in axes}
+    assert shown["regret"][0, 1] == both[both.score == "regret"].correlation.iloc[0]
+    assert list(shown) == ["d¹", "d¹⁰", "d¹⁰,²", "regret"]
 
 
 def test_what_cannot_be_correlated_is_said():
@@ -177,11 +180,11 @@ def test_pictures_show_every_agent(tmp_path):
         runs(lambda agent, seed: agent + 1.0),
         results(lambda agent, seed: agent + 1.0 + 0.1 * seed),
     )
-    curves = pt.regret_curves(frame)
-    assert [line.get_label() for line in curves.axes[0].get_lines()] == list(AGENTS)
-    picture = pt.correlation_figure(frame, scores)
-    assert len(picture.axes) == 3
-    picture.savefig(tmp_path / "correlation.pdf")
+    curves = pt.plots.regret(frame)
+    assert [line.get_label() for line in curves[0].get_lines()] == list(AGENTS)
+    picture = pt.plots.correlation(frame, scores)
+    assert len(picture) == 3
+    pt.plots.save(picture, tmp_path / "correlation.pdf")
     assert (tmp_path / "correlation.pdf").stat().st_size > 5000
 
 
@@ -201,5 +204,5 @@ def test_learning_is_compared_with_random_labels():
     assert table.loc["bald", "ratio"] == pytest.approx(0.5)
     assert table.loc["bald", "ratio_stderr"] == pytest.approx(0.0, abs=1e-12)
     assert table.loc["uniform", "kl_joint at 10"] == pytest.approx(0.2)
-    figure = pt.learning_curves(learnt(0.5))
-    assert figure.axes[0].get_legend_handles_labels()[1] == ["uniform", "bald"]
+    (axis,) = pt.plots.learning(learnt(0.5))
+    assert axis.get_legend_handles_labels()[1] == ["uniform", "bald"]

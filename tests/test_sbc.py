@@ -189,6 +189,6 @@ def test_the_picture_of_ranks_shows_every_method(tmp_path):
     made = [
         Calibration(name, 10, 0.1, RNG.uniform(size=(50, 5)) ** power) for name, power in (("a", 1), ("b", 2))
     ]
-    figure = pt.calibration_ranks(made)
-    assert len(figure.axes) == 2
-    figure.savefig(tmp_path / "ranks.png")
+    axes = pt.plots.calibration_ranks(made)
+    assert [axis.get_title().split(",")[0] for axis in axes] == ["a", "b"]
+    pt.plots.save(axes, tmp_path / "ranks.png")

@@ -125,6 +125,13 @@ def active(
     return frame[[one in wanted for one in cell_ids(frame)]].reset_index(drop=True)
 
 
+def read_active(
+    directory: str | os.PathLike[str], report: Callable[[str], None] = lambda line: None
+) -> pd.DataFrame:
+    """All runs of a directory, a row per budget. Other files are reported, by name, and ignored."""
+    return active_tables(directory).read(report)
+
+
 def active_tables(directory: str | os.PathLike[str]) -> Tables:
     """The files of a directory of runs."""
     return Tables(directory, ACTIVE_SCHEMA, "active learning")

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
-from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-import pp_testbed
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import Diagnostics, diagnose_values, probe_inputs, probe_values
 from pp_testbed.evaluation.evaluator import Evaluation, Scores, score_inputs, scores_of, summarise
@@ -37,6 +34,7 @@ from pp_testbed.experiments.problems import Problem, Suite
 from pp_testbed.experiments.problems import problem as named_problem
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
+from pp_testbed.experiments.provenance import versions
 from pp_testbed.experiments.store import create_directory, file_words, write_whole
 from pp_testbed.inference.base import Finite
 from pp_testbed.inference.mcmc import NUTS, Chains
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
-PACKAGES = ("jax", "numpyro", "blackjax", "numpy")
 SHIPPED = files("pp_testbed") / "data" / "references"
 TABLE = files("pp_testbed") / "data" / "references.csv"
 _TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
@@ -369,7 +366,7 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
         draws_agree=bool((np.abs(kept - at_kept) < 1e-2 * spread).all()),
         repeated=num_draws if same_draws.all() else int(same_draws.argmin()),
         of=num_draws,
-        same_versions=reference.versions == _versions(),
+        same_versions=reference.versions == versions(),
     )
 
 
@@ -440,7 +437,7 @@ def _builder(method: NUTS, directory: Path) -> Callable[[tuple[Problem, int]], N
         problem, chain = message
         settings = config_text(method, Evaluation())
         path = directory / file_name(problem, settings)
-        made_by = config_hash(json.dumps(_versions(), sort_keys=True))  # no chains of mixed versions
+        made_by = config_hash(json.dumps(versions(), sort_keys=True))  # no chains of mixed versions
         pieces = [
             directory / "pieces" / f"{path.stem}_{made_by}_chain{i}.npz" for i in range(method.num_chains)
         ]
@@ -505,15 +502,10 @@ def _assemble(problem: Problem, method: NUTS, settings: str, chains: list[Any]) 
         draws={name: np.asarray(leaf[::thinning]) for name, leaf in posterior.draws.items()},
         thinning=thinning,
         seconds=float(stacked["seconds"].sum()),
-        versions=_versions(),
+        versions=versions(),
     )
 
 
 def _group(arrays: dict[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
     prefix = group + "/"
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: version(name) for name in PACKAGES}
-    return {"pp_testbed": pp_testbed.__version__, **packages, "python": platform.python_version()}

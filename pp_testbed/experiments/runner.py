@@ -21,6 +21,7 @@ from pp_testbed.experiments.batch import Batch, Cell, Programs, make_batches, ma
 from pp_testbed.experiments.problems import Problem, Suite
 from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
+from pp_testbed.experiments.provenance import provenance
 from pp_testbed.experiments.specs import resolve
 from pp_testbed.experiments.store import OK, Store, cell_ids
 from pp_testbed.inference.base import method_name
@@ -76,9 +77,10 @@ def run(
 
     with bar.over(sum(batch.seconds for batch in batches), len(missing)):
         index = {id(method): i for i, method in enumerate(made)}
-        setup = partial(_handler, list(methods), store.directory, config)
+        made_by = provenance()
+        setup = partial(_handler, list(methods), store.directory, config, made_by)
         queue = (_job(batch, index) for batch in batches)
-        workers.run(queue, setup, jobs, done, partial(_write_death, store))
+        workers.run(queue, setup, jobs, done, partial(_write_death, store, made_by))
     frame = store.read()
     wanted = {cell.id for cell in cells}
     return frame[[one in wanted for one in cell_ids(frame)]].assign(suite=name).reset_index(drop=True)
@@ -90,7 +92,7 @@ def _job(batch: Batch, index: dict[int, int]) -> workers.Job:
     return workers.Job(batch.program, (cells, batch.size, batch.program, batch.is_first), batch)
 
 
-def _handler(items: list[Any], directory: Path, config: Evaluation) -> Callable[[Any], None]:
+def _handler(items: list[Any], directory: Path, config: Evaluation, made_by: str) -> Callable[[Any], None]:
     """What a worker does with the message of a job."""
     methods = [resolve(item) for item in items]
     store, programs = Store(directory), Programs()
@@ -101,16 +103,16 @@ def _handler(items: list[Any], directory: Path, config: Evaluation) -> Callable[
         rows = run_batch(batch, config, programs)
         try:
             for row in rows:
-                store.write(row)
+                store.write(row | {"provenance": made_by})
         except OSError as problem:
             raise UsageError(f"cannot write results to {directory}: {problem.strerror}") from None
 
     return handle
 
 
-def _write_death(store: Store, batch: Batch, why: str) -> None:
+def _write_death(store: Store, made_by: str, batch: Batch, why: str) -> None:
     for cell in batch.cells:
-        store.write(cell.row("error", why))
+        store.write(cell.row("error", why, provenance=made_by))
 
 
 def _problems(suite: Suite | str | Iterable[Problem]) -> tuple[str, list[Problem]]:

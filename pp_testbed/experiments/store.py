@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
     + [("temperature", pa.float64()), ("num_classes", pa.int64())]
     + [(name, pa.float64()) for name in [*_SCORES, "fit_seconds", "evaluate_seconds"]]
     + [("num_draws", pa.int64())]
-    + [(name, pa.string()) for name in ("labels", "status", "error", "version")]
+    + [(name, pa.string()) for name in ("labels", "status", "error", "version", "provenance")]
 )
 
 OK = "ok"

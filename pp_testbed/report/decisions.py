@@ -1,4 +1,4 @@
-"""Tables and figures of decisions: regrets, what active learning gained, and whether scores predict them.
+"""Tables of decisions: regrets, what active learning gained, and whether scores predict them.
 
 Frames are those of `pt.bandit`, `pt.active` and `pt.run`. Correlations are between logarithms of agents'
 means; their intervals are of the bootstrap over seeds and agents.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,7 @@ import pandas as pd
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.store import OK
-from pp_testbed.report.figures import panels
-from pp_testbed.report.leaderboard import method_labels, without_superseded
-from pp_testbed.report.paper import SCORES, style_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from pp_testbed.report.leaderboard import SCORES, method_labels, without_superseded
 
 BOUNDS = ("oracle", "uniform", "prior")  # which do not learn: no correlation is about them
 INTERVAL = (0.05, 0.95)
@@ -89,36 +84,6 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
             )
     order = ["num_actions", "model", "temperature", "regret"]
     return pd.DataFrame(rows).sort_values(order, ignore_index=True)
-
-
-def regret_curves(frame: pd.DataFrame) -> Figure:
-    """Cumulative regret against time, means over seeds with their standard errors; a panel per bandit."""
-    good = frame[(frame.status == OK) & (frame.method != "oracle")]
-    if good.empty:
-        raise UsageError("there is no regret to draw")
-    good = good.assign(label=method_labels(good), place=good.model + ", ρ = " + good.temperature.astype(str))
-    labels, places = sorted(set(good.label)), list(dict.fromkeys(good.sort_values("input_dim").place))
-    figure, axes = panels(len(places), 3.8, height=3.6, columns=min(3, len(places)), sharey=False)
-    for axis, place in zip(axes, places, strict=False):
-        here = good[good.place == place]
-        here = here[here.step.isin(common_steps(here))]
-        for label, runs in here.groupby("label"):
-            curve = runs.groupby("step").regret.agg(["mean", "sem"])
-            style: Any = {"color": style_of(labels.index(label), label)["color"], "lw": 1.3}
-            axis.plot(curve.index, curve["mean"], label=label, **style)
-            low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
-            axis.fill_between(curve.index, low, high, color=style["color"], alpha=0.15, lw=0)
-        seeds, actions = here.seed.nunique(), here.num_actions.iloc[0]
-        axis.set(xscale="log", yscale="log", xlabel="step", ylim=(0.5, None))
-        axis.set_title(f"{place}, {actions} actions, {seeds} seeds", fontsize=9)
-    for axis in axes[len(places) :]:
-        axis.set_visible(False)
-    axes[0].set_ylabel("cumulative regret")
-    handles = {
-        label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=7)
-    return figure
 
 
 def agents_by_seed(frame: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -231,7 +196,7 @@ def correlations(
             scored = _testbed_of(model, testbed)
             if scored not in tables[score]:
                 continue
-            both = _common_agents([regret, tables[score][scored]])
+            both = common_agents([regret, tables[score][scored]])
             value, low, high = bootstrap(both, log_correlation)
             rows.append(
                 {
@@ -269,7 +234,7 @@ def across_models(
     rows = []
     for score, by_model in tables_of_models(results, bandits, methods).items():
         for one, other in combinations(by_model, 2):
-            both = _common_agents([by_model[one], by_model[other]])
+            both = common_agents([by_model[one], by_model[other]])
             value, low, high = bootstrap(both, log_correlation)
             names = {"score": score, "model": one, "other": other, "agents": len(both[0])}
             rows.append(names | {"correlation": value, "low": low, "high": high})
@@ -280,7 +245,7 @@ def across_models(
     return pd.DataFrame(rows)
 
 
-def _common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+def common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     """The rows of the agents that all have, in one order."""
     common = sorted(set.intersection(*(set(table.index) for table in tables)))
     if len(common) < FEWEST_AGENTS:
@@ -295,68 +260,12 @@ def _common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     return found
 
 
-def correlation_figure(
-    bandits: pd.DataFrame,
-    results: pd.DataFrame,
-    methods: Sequence[str] = (),
-    step: int | None = None,
-    testbed: str | None = None,
-) -> Figure:
-    """Mean regret against mean scores, a point per agent with standard errors: see `correlations`."""
-    from matplotlib.ticker import MaxNLocator, ScalarFormatter
-
-    table = correlations(bandits, results, methods, step, testbed)
-    tables = tables_of_models(results, bandits, methods, step)
-    agents = sorted({agent for by_model in tables["regret"].values() for agent in by_model.index})
-    figure, axes = panels(len(table), 2.7, columns=len(SCORES), sharey=False)
-    for axis, row in zip(axes, table.itertuples(), strict=True):
-        pair = _common_agents([tables[str(row.score)][str(row.testbed)], tables["regret"][str(row.model)]])
-        for agent in pair[0].index:
-            (x, x_error), (y, y_error) = ((t.loc[agent].mean(), t.loc[agent].sem()) for t in pair)
-            style = style_of(agents.index(agent), agent)
-            axis.errorbar(x, y, xerr=x_error, yerr=y_error, ms=4, lw=0.6, label=agent, **style)
-        axis.set(
-            xscale="log",
-            yscale="log",
-            xlabel=f"{SCORES[str(row.score)]} ({str(row.testbed).partition(',')[0]})",
-        )
-        interval = f"r = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]"
-        axis.set_title(f"{row.model}, step {row.step}\n{interval}", fontsize=8)
-        axis.xaxis.set(major_locator=MaxNLocator(4), major_formatter=ScalarFormatter())
-        axis.minorticks_off()
-        axis.tick_params(labelsize=6)
-    for axis in axes[:: len(SCORES)]:
-        axis.set_ylabel("regret")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-    return figure
-
-
-def across_models_figure(table: pd.DataFrame) -> Figure:
-    """The correlations of `across_models` as matrices, a panel per score."""
-    scores = list(dict.fromkeys(table.score))
-    models = list(dict.fromkeys([*table.model, *table.other]))
-    figure, axes = panels(len(scores), 3.4, sharey=False)
-    for axis, score in zip(axes, scores, strict=True):
-        matrix = pd.DataFrame(np.eye(len(models)), models, models)
-        for row in table[table.score == score].itertuples():
-            matrix.loc[row.model, row.other] = matrix.loc[row.other, row.model] = row.correlation
-        image = axis.imshow(matrix, cmap="RdBu", vmin=-1, vmax=1)
-        axis.set_xticks(range(len(models)), models, rotation=90, fontsize=6)
-        axis.set_yticks(range(len(models)), models if axis is axes[0] else [""] * len(models), fontsize=6)
-        for (i, j), value in np.ndenumerate(matrix.to_numpy()):
-            colour = "white" if abs(value) > 0.7 else "black"
-            axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=5, color=colour)
-        axis.set_title(SCORES.get(score, score), fontsize=9)
-    figure.colorbar(image, ax=axes, shrink=0.7, label="correlation over agents")
-    return figure
-
-
 def learning(frame: pd.DataFrame, score: str = "kl_joint") -> pd.DataFrame:
     """What active learning gained: one row per method and priority, one column per budget.
 
     The mean score over pools, and the paired ratio to that of `uniform` at the largest budget.
     """
-    good = _of_learning(frame)
+    good = of_learning(frame)
     rows = []
     for (method, priority), runs in good.groupby(["label", "priority"]):
         row: dict[str, Any] = {"method": method, "priority": priority, "pools": runs.problem.nunique()}
@@ -370,33 +279,10 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint") -> pd.DataFrame:
     return pd.DataFrame(rows).sort_values(["method", "ratio"], ignore_index=True)
 
 
-def _of_learning(frame: pd.DataFrame) -> pd.DataFrame:
+def of_learning(frame: pd.DataFrame) -> pd.DataFrame:
     """Runs of active learning that ended well, labelled by what methods, not priorities, differ in."""
     good = frame[frame.status == OK]
     if good.empty:
         raise UsageError("there is no run of active learning that ended well")
     parts = good.config.map(lambda config: json.dumps(json.loads(config).get("method"), sort_keys=True))
     return good.assign(label=method_labels(good.assign(config=parts, config_hash=parts)))
-
-
-def learning_curves(frame: pd.DataFrame, score: str = "kl_joint") -> Figure:
-    """The score against the number of labels, means over pools with standard errors; a panel per method."""
-    good = _of_learning(frame)
-    methods, priorities = list(dict.fromkeys(good.label)), list(dict.fromkeys(good.priority))
-    figure, axes = panels(len(methods), 3.4, columns=min(3, len(methods)))
-    for axis, method in zip(axes, methods, strict=False):
-        for number, priority in enumerate(priorities):
-            runs = good[(good.label == method) & (good.priority == priority)]
-            curve = runs.groupby("num_labelled")[score].agg(["mean", "sem"])
-            style = style_of(number, priority)
-            axis.errorbar(curve.index, curve["mean"], curve["sem"], ms=4, lw=1, label=priority, **style)
-        axis.set(xscale="log", yscale="log", xlabel="labels")
-        axis.set_title(f"{method}, {good.problem.nunique()} pools", fontsize=9)
-        places = sorted(set(good.num_labelled))
-        axis.set_xticks(places, [str(place) for place in places])
-        axis.set_xticks([], minor=True)
-    for axis in axes[len(methods) :]:
-        axis.set_visible(False)
-    axes[0].set_ylabel(SCORES.get(score, score))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-    return figure

@@ -21,14 +21,8 @@ from pp_testbed.experiments.references import references
 from pp_testbed.experiments.store import OK
 from pp_testbed.inference.mcmc import NUTS
 
-COLUMNS = {
-    "kl_marginal": "d¹",
-    "kl_joint": "d¹⁰",
-    "kl_dyadic": "d¹⁰,²",
-    "accuracy": "accuracy",
-    "ece": "ECE",
-    "fit_seconds": "fit [s]",
-}
+SCORES = {"kl_marginal": "d¹", "kl_joint": "d¹⁰", "kl_dyadic": "d¹⁰,²"}
+COLUMNS = SCORES | {"accuracy": "accuracy", "ece": "ECE", "fit_seconds": "fit [s]"}
 OPTIONAL = {"excess_kl_joint": "d¹⁰ − NUTS"}  # columns that are shown where there is something in them
 # Osband et al., 2022: means over 210 problems of the same grid, other environments.
 PUBLISHED = {

@@ -1,38 +1,24 @@
-"""Figures of a results directory: what the paper of the Neural Testbed shows about its agents.
+"""Pictures of results: what the paper of the Neural Testbed shows about its agents, and what they cost.
 
-Each takes a frame of results and gives a figure; `FIGURES` names them for the command line. Tables are
-in `leaderboard`, pictures of single posteriors in `figures`.
+Each takes a frame, as `pt.run` returns it or `pandas.read_parquet` reads it, and returns axes. Tables are in
+`report.leaderboard`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter, LogLocator
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.store import OK
-from pp_testbed.report.figures import panels
-from pp_testbed.report.leaderboard import exact_cells, method_labels, without_superseded
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-SCORES = {"kl_marginal": "d¹", "kl_joint": "d¹⁰", "kl_dyadic": "d¹⁰,²"}
-EXACT = "NUTS"
-MARKERS = "osD^vPX"
-
-
-class Picture(NamedTuple):
-    """A figure of the command line: what draws it, and what it shows."""
-
-    draw: Callable[..., Figure]
-    summary: str
+from pp_testbed.report.leaderboard import SCORES, exact_cells, method_labels, without_superseded
+from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, panels, styled, styles
 
 
 def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -42,72 +28,128 @@ def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) 
     if good.empty:
         raise UsageError("the results have no cell that ended well")
     good = good.assign(label=method_labels(good))
-    exact = exact_cells(good, references).assign(label=EXACT)
+    exact = exact_cells(good, references)
+    exact = exact.assign(label=EXACT, fit_seconds=exact.seconds)
     return pd.concat([good, exact], ignore_index=True) if len(exact) else good
 
 
-def agents(frame: pd.DataFrame, baseline: str) -> Figure:
-    """Scores of one and of ten labels, each relative to the baseline's on the same problems.
+@styled
+def agents(
+    frame: pd.DataFrame, baseline: str = "mlp", ax: Any = None, references: pd.DataFrame | None = None
+) -> np.ndarray:
+    """d¹, d¹⁰ and d¹⁰,² of each method, relative to the baseline's on the same problems: three panels.
 
     A hollow point is over fewer problems than the others, and does not compare with them.
+
+    Args:
+        frame: results. baseline: the method that others are relative to.
+        ax: three axes to draw on. references: the table of `pt.references()`, read if this is None.
+
+    Example:
+        >>> axes = agents(frame)  # doctest: +SKIP
     """
+    frame = complete_cells(frame, references)
     base = cells_of(frame, baseline)
     ratios = {
         method: [paired_ratio(cells, base, score) for score in SCORES]
         for method, cells in frame.groupby("label")
     }
     names = sorted(ratios, key=lambda method: -ratios[method][1][0])
-    figure, axes = panels(len(SCORES), 3.2, height=1.0 + 0.24 * len(names))
-    for i, (axis, label) in enumerate(zip(axes, SCORES.values(), strict=True)):
+    made = panels(len(SCORES), 2.7, ax, height=1.0 + 0.24 * len(names))
+    for i, (axis, label) in enumerate(zip(made.axes, SCORES.values(), strict=True)):
         values = np.array([ratios[name][i] for name in names])
         axis.axvline(1.0, color="0.8", lw=1)
         for place, (name, (value, error)) in enumerate(zip(names, values, strict=True)):
-            fill = "tab:blue" if (frame.label == name).sum() == frame.problem.nunique() else "white"
-            axis.errorbar(value, place, xerr=error, fmt="o", ms=4, color="tab:blue", mfc=fill)
+            fill = PALETTE[0] if (frame.label == name).sum() == frame.problem.nunique() else "white"
+            axis.errorbar(value, place, xerr=error, fmt="o", color=PALETTE[0], mfc=fill)
         axis.set_xlabel(f"{label} / {baseline}")
-    axes[0].set_yticks(range(len(names)), [label_with_problems(frame, name) for name in names])
-    return figure
+        axis.set_yticks(range(len(names)), [label_with_problems(frame, name) for name in names])
+    return made.axes
 
 
-def marginal_joint(frame: pd.DataFrame, _baseline: str) -> Figure:
-    """Mean score of one label against that of ten: agents that are equal in the one differ in the other."""
-    frame = shared_problems(frame)
-    figure, (axis,) = panels(1, 4.6)
-    for i, (method, cells) in enumerate(frame.groupby("label")):
-        (x, x_error), (y, y_error) = (mean_and_error(cells, score) for score in ("kl_marginal", "kl_joint"))
-        axis.errorbar(x, y, xerr=x_error, yerr=y_error, ms=5, lw=0.5, label=method, **style_of(i, method))
+@styled
+def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> Axes:
+    """d¹ against d¹⁰, a point per method: those that are equal in the one differ in the other.
+
+    Args:
+        frame, ax, references: as in `agents`; one panel.
+    """
+    frame = shared_problems(complete_cells(frame, references))
+    points = {name: [mean_and_error(cells, s) for s in SCORES] for name, cells in frame.groupby("label")}
+    axis = scatter({name: (marginal, joint) for name, (marginal, joint, _) in points.items()}, ax)
     axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {frame.problem.nunique()} problems")
-    figure.legend(loc="outside right upper", fontsize=7)
-    return figure
+    return axis
 
 
-def data(frame: pd.DataFrame, _baseline: str) -> Figure:
-    """d¹ and d¹⁰ against the number of data."""
-    return over_problems(frame, "num_train", "training data T")
+@styled
+def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> Axes:
+    """d¹⁰ against the seconds that fitting a problem takes: who is below and left of others is better.
+
+    Args:
+        frame, ax, references: as in `agents`; one panel.
+    """
+    frame = shared_problems(complete_cells(frame, references))
+    timed = frame[frame.fit_seconds.notna()]
+    points = {
+        name: (mean_and_error(cells, "fit_seconds"), mean_and_error(cells, "kl_joint"))
+        for name, cells in timed.groupby("label")
+    }
+    axis = scatter(points, ax)
+    axis.set(xscale="log", yscale="log", xlabel="seconds to fit a problem", ylabel="d¹⁰")
+    axis.yaxis.set(
+        minor_locator=LogLocator(subs=range(1, 10)), minor_formatter=LogFormatter(minor_thresholds=(2, 1))
+    )
+    axis.set_title(f"means over {frame.problem.nunique()} problems")
+    return axis
 
 
-def temperature(frame: pd.DataFrame, _baseline: str) -> Figure:
-    """d¹ and d¹⁰ against the temperature."""
-    return over_problems(frame, "temperature", "temperature ρ")
+def scatter(points: dict[str, Any], ax: Any = None) -> Axes:
+    """A point with error bars for each method: ((x, error), (y, error)) by label."""
+    made, looks = panels(1, 4.2, ax), styles(points)
+    (axis,) = made.axes
+    for name, ((x, x_error), (y, y_error)) in points.items():
+        axis.errorbar(x, y, xerr=x_error, yerr=y_error, lw=0.6, label=name, **looks[name])
+    made.legend()
+    return axis
 
 
-def over_problems(frame: pd.DataFrame, column: str, label: str) -> Figure:
+@styled
+def data(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> np.ndarray:
+    """d¹ and d¹⁰ against the number of data.
+
+    Args:
+        frame, ax, references: as in `agents`; two panels.
+    """
+    return over_problems(complete_cells(frame, references), "num_train", "training data T", ax)
+
+
+@styled
+def temperature(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> np.ndarray:
+    """d¹ and d¹⁰ against the temperature.
+
+    Args:
+        frame, ax, references: as in `agents`; two panels.
+    """
+    return over_problems(complete_cells(frame, references), "temperature", "temperature ρ", ax)
+
+
+def over_problems(frame: pd.DataFrame, column: str, label: str, ax: Any) -> np.ndarray:
     """Mean scores of each method as curves over a property of problems."""
     frame = shared_problems(frame, column)
     if frame[column].nunique() < 2:
         raise UsageError(f"the results have one {column} only, {frame[column].iloc[0]:g}")
-    figure, axes = panels(2, 4.2, sharey=False)
-    for axis, score in zip(axes, ("kl_marginal", "kl_joint"), strict=True):
-        for i, (method, cells) in enumerate(frame.groupby("label")):
+    made, looks = panels(2, 3.8, ax, sharey=False), styles(frame.label)
+    for axis, score in zip(made.axes, ("kl_marginal", "kl_joint"), strict=True):
+        for method, cells in frame.groupby("label"):
             curve = {value: mean_and_error(group, score) for value, group in cells.groupby(column)}
             means, errors = np.array(list(curve.values())).T
-            axis.errorbar(list(curve), means, errors, ms=4, lw=1, label=method, **style_of(i, method))
+            axis.errorbar(list(curve), means, errors, label=method, **looks[method])
         axis.set(xscale="log", yscale="log", xlabel=label, ylabel=SCORES[score])
         places = sorted(frame[column].unique())
         axis.set_xticks(places, [f"{place:g}" for place in places])
         axis.set_xticks([], minor=True)
-    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-    return figure
+    made.legend()
+    return made.axes
 
 
 def mean_and_error(cells: pd.DataFrame, score: str) -> tuple[float, float]:
@@ -115,21 +157,22 @@ def mean_and_error(cells: pd.DataFrame, score: str) -> tuple[float, float]:
     return cells[score].mean(), stderr_of_mean(cells[score], strata(cells))
 
 
-def style_of(number: int, method: str) -> dict[str, Any]:
-    """Colour and marker of the n-th method; the exact posterior is black."""
-    if method == EXACT:
-        return {"color": "black", "marker": "*", "ls": "--"}
-    return {"color": f"C{number % 10}", "marker": MARKERS[number // 10 % len(MARKERS)]}
+@styled
+def regimes(
+    frame: pd.DataFrame, baseline: str = "mlp", ax: Any = None, references: pd.DataFrame | None = None
+) -> np.ndarray:
+    """d¹⁰ relative to the baseline for each number of data and temperature: where a method is better.
 
-
-def regimes(frame: pd.DataFrame, baseline: str) -> Figure:
-    """d¹⁰ relative to the baseline for each number of data and temperature: where a method is better."""
+    Args:
+        frame, baseline, ax, references: as in `agents`; a panel per other method.
+    """
+    frame = complete_cells(frame, references)
     base = cells_of(frame, baseline)
     others = [method for method in dict.fromkeys(frame.label) if method != baseline]
     if not others:
         raise UsageError(f"the results have no method but {baseline}")
-    figure, axes = panels(len(others), 2.6, height=1.4, columns=min(3, len(others)))
-    for axis, method in zip(axes, others, strict=False):
+    made = panels(len(others), 2.6, ax, height=1.4, columns=min(3, len(others)))
+    for axis, method in zip(made.axes, others, strict=False):
         columns = ["problem", "temperature", "num_train", "kl_joint"]
         both = frame.loc[frame.label == method, columns].merge(base[["problem", "kl_joint"]], on="problem")
         means = [
@@ -137,44 +180,56 @@ def regimes(frame: pd.DataFrame, baseline: str) -> Figure:
             for column in ("kl_joint_x", "kl_joint_y")
         ]
         ratio = means[0] / means[1]
-        axis.imshow(np.log2(ratio), cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto")
-        axis.set_xticks(range(len(ratio.columns)), ratio.columns, fontsize=7)
-        axis.set_yticks(range(len(ratio.index)), ratio.index, fontsize=7)
+        axis.imshow(np.log2(ratio), cmap=DIVERGING, vmin=-1, vmax=1, aspect="auto")
+        axis.set_xticks(range(len(ratio.columns)), ratio.columns)
+        axis.set_yticks(range(len(ratio.index)), ratio.index)
         for (row, column), value in np.ndenumerate(ratio.to_numpy()):
             colour = "white" if abs(np.log2(value)) > 0.7 else "black"
             axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
-        axis.set_title(method, fontsize=8)
-    for axis in axes[len(others) :]:
-        axis.set_visible(False)
-    figure.supxlabel("training data T", fontsize=8)
-    figure.supylabel("temperature ρ", fontsize=8)
-    figure.suptitle(f"d¹⁰ / {baseline}", fontsize=9)
-    return figure
+        axis.set_title(method)
+    made.titles(f"d¹⁰ / {baseline}", "training data T", "temperature ρ")
+    return made.axes[: len(others)]
 
 
-def size(frame: pd.DataFrame, _baseline: str) -> Figure:
-    """Scores against the number of members of an ensemble."""
-    return profile(frame, "size", ["size"])
+@styled
+def size(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
+    """Scores against the number of members of an ensemble: a panel per method of several sizes.
+
+    Args:
+        frame: results with several configurations of a method. ax: as many axes as there are panels.
+    """
+    return profile(frame, "size", ax, ["size"])
 
 
-def prior(frame: pd.DataFrame, _baseline: str) -> Figure:
-    """Scores against the scale of additive prior functions, and by bootstrap."""
-    return profile(frame, "prior", ["prior_scale", "bootstrap"])
+@styled
+def prior(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
+    """Scores against the scale of additive prior functions, and by bootstrap: a panel per method and option.
+
+    Args:
+        frame, ax: as in `size`.
+    """
+    return profile(frame, "prior", ax, ["prior_scale", "bootstrap"])
 
 
-def sweep(frame: pd.DataFrame, _baseline: str) -> Figure:
-    """Scores against every hyperparameter of which there are several values."""
-    return profile(frame, "sweep")
+@styled
+def sweep(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
+    """Scores against every hyperparameter of which there are several values: a panel per method and option.
+
+    Args:
+        frame, ax: as in `size`.
+    """
+    return profile(frame, "sweep", ax)
 
 
-def profile(frame: pd.DataFrame, name: str, wanted: list[str] | None = None) -> Figure:
+def profile(frame: pd.DataFrame, name: str, ax: Any, wanted: list[str] | None = None) -> np.ndarray:
     """The best mean score for each value of an option, over the other options, relative to the best of all.
 
     One panel per method and option; from results with several configurations of a method, such as those
     that `pp-testbed tune` leaves. Configurations that have not all of a method's problems are left out.
     """
     varied = []
-    for method, cells in frame[frame.label != EXACT].groupby("method"):
+    frame = without_superseded(frame)
+    for method, cells in frame[frame.status == OK].groupby("method"):
         cells = cells.sort_values("version").drop_duplicates(["problem", "config"], keep="last")
         numbers = cells.groupby("config").problem.nunique()
         cells = cells[cells.config.map(numbers) == cells.problem.nunique()]
@@ -188,28 +243,26 @@ def profile(frame: pd.DataFrame, name: str, wanted: list[str] | None = None) -> 
             f"figure {name}: no method of these results has several values of {what}; try the results "
             "directory of pp-testbed tune"
         )
-    figure, axes = panels(len(varied), 2.5, height=1.9, columns=min(4, len(varied)), sharey=False)
-    for axis, (method, option, values, cells) in zip(axes, varied, strict=False):
+    made = panels(len(varied), 2.5, ax, height=1.9, columns=min(4, len(varied)), sharey=False)
+    for axis, (method, option, values, cells) in zip(made.axes, varied, strict=False):
         _draw_profile(axis, values, cells)
-        axis.set_title(f"{method}: {option}, {cells.problem.nunique()} problems", fontsize=7)
-    for axis in axes[len(varied) :]:
-        axis.set_visible(False)
-    axes[0].legend(fontsize=7)
-    figure.supylabel("mean score / lowest mean score", fontsize=8)
-    return figure
+        axis.set_title(f"{method}: {option}, {cells.problem.nunique()} problems", fontsize=8)
+    made.axes[0].legend()
+    made.titles(y="mean score / lowest mean score")
+    return made.axes[: len(varied)]
 
 
 def _draw_profile(axis: Axes, values: pd.Series, cells: pd.DataFrame) -> None:
     """Profiles of all scores over the values of an option, which configurations have: values by config."""
-    for score, label in SCORES.items():
+    for (score, label), look in zip(SCORES.items(), styles(SCORES).values(), strict=False):
         means = cells.groupby("config")[score].mean()
         best = means.groupby(values.reindex(means.index)).min()
         places = list(best.index)
         is_scale = all(isinstance(value, float | int) and not isinstance(value, bool) for value in places)
         x = places if is_scale else range(len(places))
         # Values that a sampler drew are points: no two share the other options.
-        line = "-" if len(places) <= 10 else ""
-        axis.plot(x, best / means.min(), marker="o", ms=3, lw=1, ls=line, label=label)
+        look = look if len(places) <= 10 else look | {"ls": ""}
+        axis.plot(x, best / means.min(), ms=3, label=label, **look)
     if is_scale:
         positive = [value for value in places if value > 0]
         if max(positive) / min(positive) >= 10:
@@ -266,33 +319,3 @@ def label_with_problems(frame: pd.DataFrame, method: str) -> str:
     """A method's name, with the number of its problems where it has not all."""
     number, total = (frame.label == method).sum(), frame.problem.nunique()
     return method if number == total else f"{method} ({number} problems)"
-
-
-FIGURES = {
-    "agents": Picture(agents, "d¹, d¹⁰ and d¹⁰,² of each method relative to a baseline"),
-    "marginal-joint": Picture(marginal_joint, "one label's score against ten labels'"),
-    "data": Picture(data, "scores against the number of data"),
-    "temperature": Picture(temperature, "scores against the temperature"),
-    "regimes": Picture(regimes, "d¹⁰ relative to a baseline, by data and temperature"),
-    "size": Picture(size, "scores against the size of ensembles"),
-    "prior": Picture(prior, "scores against the scale of prior functions, and bootstraps"),
-    "sweep": Picture(sweep, "scores against every hyperparameter that was varied"),
-}
-
-
-def figure(
-    name: str, frame: pd.DataFrame, baseline: str = "mlp", references: pd.DataFrame | None = None
-) -> Figure:
-    """One of `FIGURES` from results.
-
-    Args:
-        name: of the figure. frame: as `pt.run` returns it or `pandas.read_parquet` reads it.
-        baseline: the method that others are relative to, where they are.
-        references: the table of `pt.references()`, which is read if this is None.
-
-    Example:
-        >>> figure("agents", frame).savefig("agents.png")  # doctest: +SKIP
-    """
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
-    return FIGURES[name].draw(complete_cells(frame, references), baseline)

@@ -1,0 +1,140 @@
+"""The one style of all pictures: colours, markers and dashes of methods, and the panels they are drawn in.
+
+Colours are those of Okabe and Ito, which colour-blind readers tell apart; as markers and dashes differ too,
+pictures survive being printed in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from cycler import cycler
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from pp_testbed.errors import UsageError
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = "osD^vPX"
+DASHES = ("-", "--", "-.", ":")
+EXACT = "NUTS"  # the exact posterior's label: it is black, with a star
+FIELD = "cividis"  # probabilities: its lightness is monotone
+DIVERGING = "RdBu_r"  # ratios and correlations, whose values are written beside
+
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": cycler(color=PALETTE),
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "figure.titlesize": 10,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4.5,
+    "savefig.dpi": 150,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "pp_testbed",
+    "pdf.fonttype": 42,
+}
+
+styled = rc_context(STYLE)  # the decorator of every function that draws
+
+
+def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and dashes of each label, the same for the same set of labels.
+
+    Example:
+        >>> styles(["mlp", "bbb"])["bbb"]
+        {'color': '#0072B2', 'marker': 'o', 'ls': '-'}
+    """
+    names = sorted(set(labels) - {EXACT})
+    looks: dict[str, dict[str, Any]] = {
+        name: {
+            "color": PALETTE[i % len(PALETTE)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "ls": DASHES[i % len(DASHES)],
+        }
+        for i, name in enumerate(names)
+    }
+    return looks | {EXACT: {"color": "black", "marker": "*", "ls": "--"}}
+
+
+@dataclass(frozen=True)
+class Panels:
+    """The axes that a picture is drawn on: of a figure of its own, or the user's.
+
+    What is about a whole figure, such as the legend beside it, goes into the axes if they are the user's.
+    """
+
+    axes: np.ndarray  # of Axes, [panels]
+    is_own: bool
+
+    @property
+    def figure(self) -> Figure:
+        """The figure that the axes are in."""
+        return self.axes[0].figure
+
+    def hide_from(self, number: int) -> None:
+        """Hide the panels of the grid that have nothing to show."""
+        for axis in self.axes[number:]:
+            axis.set_visible(False)
+
+    def legend(self) -> None:
+        """One legend of all that is labelled, beside the figure or, on a user's axes, in the last one."""
+        found = {
+            label: handle
+            for axis in self.axes
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        if self.is_own:
+            self.figure.legend(found.values(), found.keys(), loc="outside right upper")
+        else:
+            self.axes[-1].legend(found.values(), found.keys())
+
+    def titles(self, title: str = "", x: str = "", y: str = "") -> None:
+        """A title and labels of the whole figure, or of a user's single axes."""
+        if self.is_own:
+            self.figure.suptitle(title)
+            self.figure.supxlabel(x)
+            self.figure.supylabel(y)
+        elif len(self.axes) == 1:
+            axis = self.axes[0]
+            axis.set_title(" ".join(filter(None, (title, axis.get_title()))))
+            axis.set(xlabel=x or axis.get_xlabel(), ylabel=y or axis.get_ylabel())
+
+
+def panels(
+    number: int,
+    side: float,
+    ax: Any = None,
+    *,
+    height: float | None = None,
+    columns: int | None = None,
+    sharey: bool = True,
+) -> Panels:
+    """So many panels, `side` inches wide and `height` high, in rows of `columns`; or the user's axes.
+
+    Args:
+        ax: axes of matplotlib, or an array of as many as there are panels; None makes a figure.
+    """
+    if ax is not None:
+        given = np.array(ax, dtype=object).ravel()
+        if len(given) != number or not all(isinstance(axis, Axes) for axis in given):
+            raise UsageError(f"ax: expected {number} axes of matplotlib for this figure, got {len(given)}")
+        return Panels(given, False)
+    columns = columns or number
+    rows = -(-number // columns)
+    size = side * columns + 0.8, (height or side) * rows + 0.5
+    _, axes = plt.subplots(rows, columns, figsize=size, sharey=sharey, squeeze=False, layout="constrained")
+    own = Panels(axes.ravel(), True)
+    own.hide_from(number)
+    return own

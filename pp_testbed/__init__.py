@@ -13,7 +13,8 @@ line answers at once.
     diagnose(chains), posterior.to_arviz()       whether chains have converged; ArviZ
     sbc(method, num_train=10)                    simulation-based calibration
     run(suite, methods, out="results/")          all of it, as a data frame
-    tune(method), leaderboard(frame)             hyperparameters; a table
+    leaderboard(frame), write_report(frame)      a table; all of it as a page
+    tune(method)                                 its hyperparameters
     bandit(methods), regrets(frame)              what posteriors are worth when they are acted on
     active(methods), learning(frame)             and when they choose their data
     correlations(bandits, frame)                 whether scores predict regret
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from pp_testbed.report.decisions import learning as learning
     from pp_testbed.report.decisions import regrets as regrets
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
+    from pp_testbed.report.page import write_report as write_report
 
 _HOME = {
     "UsageError": "errors",
@@ -94,6 +96,7 @@ _HOME = {
     "plots": "report.plots",
     **dict.fromkeys(["across_models", "correlations", "learning", "regrets"], "report.decisions"),
     "leaderboard": "report.leaderboard",
+    "write_report": "report.page",
 }
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604
 

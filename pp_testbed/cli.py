@@ -74,6 +74,9 @@ Preset = Annotated[
     str,
     typer.Option(help="Defaults of methods: tuned, paper (the publications'), or a file of `tune --save`."),
 ]
+SbcOption = Annotated[
+    Path | None, typer.Option("--sbc", help="A directory of `pp-testbed sbc`, to be shown with it.")
+]
 StoreOption = Annotated[Path | None, typer.Option("--store", help="The directory of references.")]
 
 
@@ -99,9 +102,12 @@ def run(
     ] = None,
     preset: Preset = "tuned",
     baseline: Baseline = "mlp",
+    report: Annotated[
+        Path | None, typer.Option(help="The report's file; OUT.html, beside the results, if not given.")
+    ] = None,
     format: Format = "table",
 ) -> None:
-    """Score methods on a suite and print a leaderboard.
+    """Score methods on a suite, print a leaderboard and write a report.
 
     Examples:
 
@@ -114,9 +120,12 @@ def run(
     with plain_errors():
         from pp_testbed.experiments.runner import run as run_suite
         from pp_testbed.report.leaderboard import FORMATS
+        from pp_testbed.report.page import check_report, write_report
 
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
+        page = report or out.absolute().with_name(f"{out.absolute().name}.html")
+        check_report(page)
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
         try:
@@ -128,7 +137,33 @@ def run(
             )
             raise
         _show(frame, (), baseline, format)
-        errors.print(f"results are in {_escaped(out)}{os.sep}")
+        write_report(frame, page, baseline=baseline)
+        errors.print(f"results are in {_escaped(out)}{os.sep}, a report of them in {_escaped(_near(page))}")
+        _report_failures(frame)
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="A results directory.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="The HTML file; a report that is there is replaced.")] = Path(
+        "report.html"
+    ),
+    baseline: Baseline = "mlp",
+    sbc: SbcOption = None,
+) -> None:
+    """Write a report: one HTML file with tables, pictures and how to repeat it.
+
+    Example:
+
+      pp-testbed report results/ --out report.html
+    """
+    with plain_errors():
+        from pp_testbed.report.page import check_report, write_report
+
+        check_report(out)
+        frame = _results(results)
+        write_report(frame, out, baseline=baseline, calibrations=_calibrations(sbc))
+        errors.print(f"the report is {_escaped(out)}")
         _report_failures(frame)
 
 
@@ -137,9 +172,7 @@ def leaderboard(
     results: Annotated[Path, typer.Argument(help="A results directory.")] = Path("results"),
     by: By = "",
     baseline: Baseline = "mlp",
-    sbc: Annotated[
-        Path | None, typer.Option(help="A directory of `pp-testbed sbc`, whose errors become a column.")
-    ] = None,
+    sbc: SbcOption = None,
     published: Annotated[
         bool, typer.Option("--published", help="Show the paper's means over the 210 problems of 2d too.")
     ] = False,
@@ -148,12 +181,8 @@ def leaderboard(
     """Print the leaderboard of a results directory."""
     with plain_errors():
         frame = _results(results)
-        measured: Any = ()
-        if sbc is not None:
-            from pp_testbed.experiments.sbc import calibrations
-
-            measured = calibrations(sbc)
-        _show(frame, tuple(filter(None, by.split(","))), baseline, format, measured, published)
+        groups = tuple(filter(None, by.split(",")))
+        _show(frame, groups, baseline, format, _calibrations(sbc), published)
         _report_failures(frame)
 
 
@@ -802,6 +831,20 @@ def _results(directory: Path) -> pd.DataFrame:
     if frame.empty:
         raise UsageError(f"there are no results in {directory}")
     return frame
+
+
+def _calibrations(directory: Path | None) -> Any:
+    """What `pp-testbed sbc` left in a directory, if one is given."""
+    if directory is None:
+        return ()
+    from pp_testbed.experiments.sbc import calibrations
+
+    return calibrations(directory)
+
+
+def _near(path: Path) -> Path:
+    """A path as seen from here, where it is below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _read(path: Path, source: str) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strat
 from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.sbc import Calibration
 from pp_testbed.experiments.store import frame as make_frame
-from pp_testbed.report.leaderboard import _with_error, render
+from pp_testbed.report.leaderboard import render, with_error
 
 
 def results(scores, method="mlp", num_seeds=None, **columns):
@@ -106,7 +106,7 @@ def test_strata():
     ],
 )
 def test_digits(value, error, text):
-    assert _with_error(value, error) == text
+    assert with_error(value, error) == text
 
 
 def test_formats():

@@ -1,4 +1,4 @@
-"""Means over problems: their standard errors across seeds, and paired ratios.
+"""Means over problems: their standard errors across seeds, paired ratios and differences.
 
 T, temperature and model are the benchmark's choice, the seeds are its sample: only variation between
 problems that differ by nothing but their seed is chance.
@@ -38,11 +38,25 @@ def paired_ratio(
 
     The delta method: the error of r is that of mean(a - r b), divided by mean b.
     """
-    columns = ["problem", score]
-    both = cells[columns].merge(reference[columns], on="problem", suffixes=("", "_baseline"))
+    both = _both(cells, reference, score)
     if both.empty:
         return float("nan"), float("nan")
     base = both[score + "_baseline"].mean()
     ratio = both[score].mean() / base
     residual = both[score] - ratio * both[score + "_baseline"]
     return ratio, stderr_of_mean(residual, strata(both)) / base
+
+
+def paired_difference(
+    cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint"
+) -> tuple[float, float]:
+    """Mean difference of a score on common problems, and its standard error; NaN where there are none."""
+    both = _both(cells, reference, score)
+    difference = both[score] - both[score + "_baseline"]
+    return float(difference.mean()), stderr_of_mean(difference, strata(both))
+
+
+def _both(cells: pd.DataFrame, reference: pd.DataFrame, score: str) -> pd.DataFrame:
+    """The problems that both have, with the reference's score as `_baseline`."""
+    columns = ["problem", score]
+    return cells[columns].merge(reference[columns], on="problem", suffixes=("", "_baseline"))

@@ -199,7 +199,7 @@ def render_across(table: pd.DataFrame, style: str = "table") -> Any:
     for name in names:
         errors = table.get(name + "_stderr", pd.Series(np.nan, index=table.index))
         pairs = zip(table[name], errors, strict=True)
-        rows.append([name, *(_text(v) if np.isnan(e) else _with_error(v, e) for v, e in pairs)])
+        rows.append([name, *(_text(v) if np.isnan(e) else with_error(v, e) for v, e in pairs)])
     return render_plain(pd.DataFrame(rows, columns=["", *table.method]), style)
 
 
@@ -207,7 +207,7 @@ def with_errors(table: pd.DataFrame) -> pd.DataFrame:
     """A table for people: columns whose names end in `_stderr` join those that they are of, as text."""
     names = [name for name in table.columns if not name.endswith("_stderr")]
     joined = {
-        name: [_with_error(*pair) for pair in zip(table[name], table[name + "_stderr"], strict=True)]
+        name: [with_error(*pair) for pair in zip(table[name], table[name + "_stderr"], strict=True)]
         if name + "_stderr" in table
         else table[name]
         for name in names
@@ -245,7 +245,7 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
         cells = [_text(row[group]) for group in groups]
         failed = f" (+{row['failed']} failed)" if row["failed"] else ""
         cells.append(f"{row['problems']}{failed}")
-        cells += [_with_error(row[name], row.get(name + "_stderr", float("nan"))) for name in columns]
+        cells += [with_error(row[name], row.get(name + "_stderr", float("nan"))) for name in columns]
         rows.append(cells)
     return heads, rows, [head != "method" for head in heads]
 
@@ -256,7 +256,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _with_error(value: float, error: float) -> str:
+def with_error(value: float, error: float) -> str:
     """Value ± error, both to the second significant digit of the error, but at least three places."""
     if not np.isfinite(value):
         return "–" if np.isnan(value) else "∞"

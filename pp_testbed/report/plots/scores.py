@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogFormatter, LogLocator
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
@@ -96,9 +96,10 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     }
     axis = scatter(points, ax)
     axis.set(xscale="log", yscale="log", xlabel="seconds to fit a problem", ylabel="d¹⁰")
-    axis.yaxis.set(
-        minor_locator=LogLocator(subs=range(1, 10)), minor_formatter=LogFormatter(minor_thresholds=(2, 1))
-    )
+    for way in (axis.xaxis, axis.yaxis):
+        way.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        way.set_major_formatter("{x:g}")
+        way.set_minor_formatter(NullFormatter())
     axis.set_title(f"means over {frame.problem.nunique()} problems")
     return axis
 

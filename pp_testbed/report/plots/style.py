@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from pp_testbed.errors import UsageError
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#7A4B00")
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", "-.", ":")
 EXACT = "NUTS"  # the exact posterior's label: it is black, with a star

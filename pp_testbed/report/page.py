@@ -1,0 +1,461 @@
+"""The report: results as one HTML file that opens from disk and fetches nothing.
+
+`write_report` is the whole of it. Here tables and pictures are gathered; how they look is in `page.html`.
+Text of users (names of methods, errors) is escaped by the template. The numbers are those of `leaderboard`.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+from matplotlib import rc_context
+
+import pp_testbed
+from pp_testbed.errors import UsageError
+from pp_testbed.experiments.aggregate import paired_difference
+from pp_testbed.experiments.references import references as shipped_references
+from pp_testbed.experiments.store import OK, write_whole
+from pp_testbed.report import plots
+from pp_testbed.report.leaderboard import (
+    COLUMNS,
+    OPTIONAL,
+    SCORES,
+    exact_cells,
+    exact_scores,
+    leaderboard,
+    method_labels,
+    with_error,
+    without_superseded,
+)
+
+MARK = "<!doctype html>\n<!-- a report of pp_testbed -->"  # files that begin like this may be replaced
+SIGNIFICANT = 2.0  # standard errors, from which on a difference is set in bold
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: what it says, what it is sorted by, and an error bar in percent of the column."""
+
+    text: str
+    value: float | str | None = None
+    bar: tuple[float, float, float] | None = None  # low, middle and high
+    is_strong: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that can be sorted, and saved as CSV."""
+
+    name: str
+    heads: list[str]
+    rows: list[list[Cell]]
+    frame: pd.DataFrame
+
+    @property
+    def csv(self) -> str:
+        """The table's numbers in full, as an address that needs no network."""
+        return _address(self.frame.to_csv(index=False).encode(), "text/csv")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what it means, its pictures and tables."""
+
+    title: str
+    text: str
+    tables: list[Table] = field(default_factory=list)
+    pictures: list[tuple[str, str]] = field(default_factory=list)  # addresses, and words in their place
+    notes: list[str] = field(default_factory=list)
+
+
+def write_report(
+    frame: pd.DataFrame,
+    out: str | os.PathLike[str] = "report.html",
+    *,
+    baseline: str = "mlp",
+    references: pd.DataFrame | None = None,
+    calibrations: Sequence[tuple[str, Any]] = (),
+) -> Path:
+    """Write a report of results: one self-contained HTML file.
+
+    Args:
+        frame: results, as `pt.run` returns them or `pandas.read_parquet` reads them.
+        out: the file. A report that is there is replaced, any other file is not.
+        baseline: the method that others are compared to.
+        references: the table of `pt.references()`, which is read if this is None.
+        calibrations: what `experiments.sbc.calibrations` read.
+
+    Example:
+        >>> write_report(frame, "report.html")  # doctest: +SKIP
+    """
+    path = Path(out)
+    check_report(path)
+    if frame.empty:
+        raise UsageError("there are no results to report")
+    template = files("pp_testbed.report").joinpath("page.html").read_text(encoding="utf-8")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["code"] = _code
+    text = environment.from_string(template).render(_contents(frame, baseline, references, calibrations))
+    write_whole(path, lambda file: file.write(f"{MARK}\n{text}".encode()))
+    return path
+
+
+def check_report(path: Path) -> None:
+    """Say before the work that a report cannot be written there."""
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no directory {path.parent}")
+    if path.is_dir() or (path.exists() and not path.read_bytes().startswith(MARK.encode())):
+        raise UsageError(f"{path} is there, and is not a report of pp_testbed; give another name")
+
+
+def _code(text: str) -> Markup:
+    """Escaped text, with what is between backticks as code."""
+    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _contents(
+    frame: pd.DataFrame, baseline: str, references: pd.DataFrame | None, calibrations: Sequence[Any]
+) -> dict[str, Any]:
+    """What the template shows."""
+    if references is None:
+        references = shipped_references()
+    frame = without_superseded(frame)
+    labelled = frame.assign(label=method_labels(frame))
+    good = labelled[labelled.status == OK]
+    if baseline not in set(good.label) and baseline == "mlp" and len(good):
+        baseline = str(good.label.iloc[0])  # results without mlp have a report too
+    board = leaderboard(frame, baseline=baseline, references=references, calibrations=calibrations)
+    sections = [_summary(board, baseline)]
+    if len(good):
+        sections += [
+            _comparison(frame, good, baseline, references),
+            _breakdown(frame, references),
+            _exactness(frame, good, references),
+            _calibration(calibrations),
+            _cost(frame, good, references),
+            _diagnostics(good),
+        ]
+    sections += [_failures(labelled), _repetition(labelled)]
+    suites = ", ".join(sorted(set(frame.suite.dropna()))) or "custom"
+    return {
+        "title": f"{board.method.nunique()} methods on {frame.problem.nunique()} problems of {suites}",
+        "board": board,
+        "failed": int((frame.status != OK).sum()),
+        "cells": len(frame),
+        "sections": sections,
+        "version": pp_testbed.__version__,
+        "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    }
+
+
+def _summary(board: pd.DataFrame, baseline: str) -> Section:
+    columns = SCORES | {"ratio": f"d¹⁰ / {baseline}"} | OPTIONAL | {"calibration_error": "SBC error"}
+    columns |= {name: head for name, head in COLUMNS.items() if name not in SCORES}
+    shown = {name: head for name, head in columns.items() if board[name].notna().any()}
+    text = (
+        "Means over problems with standard errors across seeds; the bars show both. Lower is better, but for "
+        "accuracy. d¹ is the KL divergence from the truth of the prediction of one label, d¹⁰ of ten labels "
+        "at ten inputs, d¹⁰,² of ten labels at inputs resampled from two. The ratio, and the distance to the "
+        "exact posterior (NUTS), are paired by problem."
+    )
+    return Section("Leaderboard", text, [_table("leaderboard", board, ["method", "problems"], shown)])
+
+
+def _comparison(frame: pd.DataFrame, good: pd.DataFrame, baseline: str, references: pd.DataFrame) -> Section:
+    pictures, notes = _pictures(
+        {
+            f"Scores relative to {baseline}": lambda: plots.agents(frame, baseline, references=references),
+            "One label against ten": lambda: plots.marginal_joint(frame, references=references),
+        }
+    )
+    text = (
+        "d¹⁰ of the row's method minus that of the column's, on the problems that both have, with its "
+        f"standard error; bold from {SIGNIFICANT:g} standard errors on. Of many pairs some are bold by "
+        "chance: 5 in 100."
+    )
+    return Section("Paired differences", text, [_differences(good)], pictures, notes)
+
+
+def _differences(good: pd.DataFrame) -> Table:
+    names = list(good.groupby("label").kl_joint.mean().sort_values().index)
+    by_name = {name: good[good.label == name] for name in names}
+    rows, long = [], []
+    for one in names:
+        row = [Cell(one, one)]
+        for other in names:
+            value, error = paired_difference(by_name[one], by_name[other])
+            is_strong = one != other and abs(value) > SIGNIFICANT * error
+            row.append(
+                Cell("" if one == other else with_error(value, error), value, is_strong=bool(is_strong))
+            )
+            long.append({"method": one, "other": other, "difference": value, "stderr": error})
+        rows.append(row)
+    return Table("differences of d¹⁰", ["method", *(f"− {name}" for name in names)], rows, pd.DataFrame(long))
+
+
+def _breakdown(frame: pd.DataFrame, references: pd.DataFrame) -> Section:
+    tables = []
+    words = {"num_train": "training data T", "temperature": "temperature ρ", "input_dim": "input dimension"}
+    for column, word in words.items():
+        if frame[column].nunique() > 1:
+            tables.append(
+                _across(leaderboard(frame, [column], references=references), column, word, "kl_joint")
+            )
+    pictures, notes = _pictures(
+        {
+            "Scores against the number of data": lambda: plots.data(frame, references=references),
+            "Scores against the temperature": lambda: plots.temperature(frame, references=references),
+        }
+    )
+    text = "Mean d¹⁰ for each value of what problems differ in, over the others."
+    return Section("By data and temperature", text, tables, pictures, notes)
+
+
+def _across(board: pd.DataFrame, column: str, word: str, score: str) -> Table:
+    """A score with methods down and the values of a column across."""
+    values = sorted(board[column].unique())
+    order = board.groupby("method", sort=False)[score].mean().sort_values().index
+    rows = []
+    for method in order:
+        cells = board[board.method == method].set_index(column).reindex(values)
+        pairs = zip(cells[score], cells[score + "_stderr"], strict=True)
+        rows.append([Cell(method, method), *(Cell(with_error(*pair), pair[0]) for pair in pairs)])
+    head = f"{word} ="
+    names = [column, "method", "problems", score, score + "_stderr"]
+    return Table(f"by {word}", [f"method \\ {head}", *(f"{value:g}" for value in values)], rows, board[names])
+
+
+def _exactness(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> Section:
+    known = good[exact_scores(good, references).notna()]
+    title = "Gap to the exact posterior"
+    if known.empty:
+        text = (
+            "None of these problems has a converged NUTS reference that was scored alike; "
+            "`pp-testbed reference build` makes them."
+        )
+        return Section(title, text)
+    problems = known.problem.nunique()
+    exact = exact_cells(good, references)
+    text = (
+        f"d¹⁰ minus that of NUTS on the generative model itself, on the {problems} of "
+        f"{good.problem.nunique()} problems that have a converged reference (R-hat at most "
+        f"{exact.rhat.max():.4f}, bulk ESS at least {exact.ess_bulk.min():.0f}, at most "
+        f"{exact.divergent.max():.2%} divergent). The exact posterior is the floor in expectation, "
+        "not on every problem."
+    )
+    board = leaderboard(frame[frame.problem.isin(set(known.problem))], ["num_train"], references=references)
+    table = _across(board, "num_train", "training data T", "excess_kl_joint")
+    return Section(title, text, [table])
+
+
+def _calibration(calibrations: Sequence[Any]) -> Section:
+    title = "Calibration"
+    if not calibrations:
+        text = (
+            "ECE in the leaderboard is about single labels. Whether functions are calibrated is for "
+            "simulation-based calibration to say: run `pp-testbed sbc`, and give its directory to "
+            "`pp-testbed report` as `--sbc`."
+        )
+        return Section(title, text)
+    made = [calibration for _, calibration in calibrations]
+    frame = pd.DataFrame([calibration.asdict() for calibration in made])
+    pictures, notes = _pictures({"Ranks of the truth": lambda: plots.calibration_ranks(made)})
+    text = (
+        "Simulation-based calibration: over fresh problems the rank of the truth among a posterior's draws "
+        "must be uniform."
+    )
+    columns = {name: name.replace("_", " ") for name in frame.columns if name != "method"}
+    return Section(title, text, [_table("calibration", frame, ["method"], columns)], pictures, notes)
+
+
+def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> Section:
+    pictures, notes = _pictures({"Score against cost": lambda: plots.cost(frame, references=references)})
+    rows = [
+        {
+            "method": label,
+            "fit_seconds": cells.fit_seconds.mean(),
+            "evaluate_seconds": cells.evaluate_seconds.mean(),
+            "total_seconds": (cells.fit_seconds + cells.evaluate_seconds).sum(),
+            "num_draws": int(cells.num_draws.max()),
+            "kl_joint": cells.kl_joint.mean(),
+        }
+        for label, cells in good.groupby("label")
+    ]
+    columns = {
+        "fit_seconds": "fit, s per problem",
+        "evaluate_seconds": "evaluate, s per problem",
+        "total_seconds": "all problems, s",
+        "num_draws": "functions",
+        "kl_joint": "d¹⁰",
+    }
+    table = pd.DataFrame(rows).sort_values("total_seconds", ignore_index=True)
+    text = (
+        "Seconds on one core, compilation included where a batch had to compile. Below and to the left is "
+        "better."
+    )
+    return Section(
+        "Cost against quality", text, [_table("cost", table, ["method"], columns)], pictures, notes
+    )
+
+
+def _diagnostics(good: pd.DataFrame) -> Section:
+    rows = [
+        {
+            "method": label,
+            "stderr": cells.kl_joint_stderr.mean(),
+            "bias": cells.kl_joint_bias.mean(),
+            "largest_bias": cells.kl_joint_bias.abs().max(),
+            "labels": ", ".join(sorted(set(cells.labels))),
+            "infinite": int(np.isinf(cells.kl_joint).sum()),
+        }
+        for label, cells in good.groupby("label")
+    ]
+    columns = {
+        "stderr": "mean standard error of d¹⁰ of a problem",
+        "bias": "mean bias by finite draws",
+        "largest_bias": "largest",
+        "labels": "labels",
+        "infinite": "infinite scores",
+    }
+    text = (
+        "How precisely the scores were measured. The standard error is over test inputs; the bias is what a "
+        "finite number of draws adds in expectation, by the jackknife, and is 0 for posteriors that are used "
+        "whole."
+    )
+    return Section(
+        "How well it was measured", text, [_table("diagnostics", pd.DataFrame(rows), ["method"], columns)]
+    )
+
+
+def _failures(labelled: pd.DataFrame) -> Section:
+    failed = labelled[labelled.status != OK]
+    if failed.empty:
+        return Section("Failures", "None: every cell ended well.")
+    groups = [
+        {"method": label, "cells": len(cells), "such as": cells.problem.iloc[0], "error": str(error)}
+        for (label, error), cells in failed.groupby(["label", "error"], sort=False)
+    ]
+    columns = {"cells": "cells", "such as": "such as", "error": "error"}
+    table = _table("failures", pd.DataFrame(groups), ["method"], columns)
+    return Section("Failures", "Cells that failed are left out of every mean.", [table])
+
+
+def _repetition(labelled: pd.DataFrame) -> Section:
+    made = labelled.provenance.fillna("{}").value_counts()
+    rows = []
+    for text, cells in made.items():
+        about = json.loads(str(text))
+        command = about.pop("command", "not recorded")
+        machine = about.pop("machine", "not recorded")
+        versions = ", ".join(f"{name} {version}" for name, version in sorted(about.items()))
+        rows.append({"cells": int(cells), "command": command, "machine": machine, "versions": versions})
+    columns = {name: name for name in ("command", "machine", "versions")}
+    commands = _table("what made them", pd.DataFrame(rows), ["cells"], columns)
+    configs = labelled.drop_duplicates(["label", "config"])[["label", "version", "config"]]
+    options = _table("configurations", configs, ["label"], {"version": "version", "config": "configuration"})
+    grid = "; ".join(
+        f"{sign} = {', '.join(f'{value:g}' for value in sorted(labelled[column].unique()))}"
+        for sign, column in (("d", "input_dim"), ("T", "num_train"), ("ρ", "temperature"))
+    )
+    models = ", ".join(sorted(set(labelled.problem.str.split("/").str[0])))
+    text = (
+        f"{labelled.problem.nunique()} problems of {models}: "
+        f"{grid}; seeds {_ranges(labelled.seed)}. The same command, version and seed give the same scores."
+    )
+    return Section("To repeat it", text, [commands, options])
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """0, 1, 2, 5 as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _table(name: str, frame: pd.DataFrame, groups: list[str], columns: dict[str, str]) -> Table:
+    """A table of a frame: columns with a `_stderr` get error bars, all on the scale of their column."""
+    bars = {column: _bars(frame, column) for column in columns if column + "_stderr" in frame}
+    rows = []
+    for i, row in enumerate(frame.to_dict("records")):
+        cells = [_cell(row[group]) for group in groups]
+        if row.get("failed") and "problems" in groups:
+            cells[-1] = Cell(f"{row['problems']} (+{row['failed']} failed)", row["problems"])
+        for column in columns:
+            if column in bars:
+                text = with_error(row[column], row[column + "_stderr"])
+                cells.append(Cell(text, _number(row[column]), bars[column][i]))
+            else:
+                cells.append(_cell(row[column]))
+        rows.append(cells)
+    return Table(name, [*groups, *columns.values()], rows, frame)
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, bool | np.bool_):
+        return Cell("yes" if value else "no", int(value))
+    if isinstance(value, float):
+        return Cell("–" if np.isnan(value) else f"{value:.4g}", _number(value))
+    return Cell(str(value), value)
+
+
+def _number(value: float) -> float | None:
+    """A number to sort by; None, which is last, where there is none."""
+    return None if np.isnan(value) else float(value)
+
+
+def _bars(frame: pd.DataFrame, column: str) -> list[tuple[float, float, float] | None]:
+    """Low end, middle and high end of each error bar, in percent of the column's width."""
+    values = frame[column].to_numpy(dtype=float)
+    errors = np.nan_to_num(frame[column + "_stderr"].to_numpy(dtype=float))
+    finite = np.isfinite(values) & np.isfinite(errors)
+    if finite.sum() < 2:
+        return [None] * len(frame)
+    low, high = (values - errors)[finite].min(), (values + errors)[finite].max()
+    scale = 100.0 / max(high - low, 1e-12)
+    ends = np.stack([values - errors, values, values + errors], axis=1)
+    places = np.round((ends - low) * scale, 2)
+    return [tuple(map(float, row)) if good else None for row, good in zip(places, finite, strict=True)]  # type: ignore[misc]
+
+
+def _pictures(drawers: dict[str, Callable[[], Any]]) -> tuple[list[tuple[str, str]], list[str]]:
+    """The pictures that can be drawn, and why others cannot."""
+    pictures, notes = [], []
+    for words, draw in drawers.items():
+        try:
+            axes = draw()
+        except UsageError as error:
+            notes.append(f"{words} are not drawn: {error}.")
+            continue
+        figure = np.array(axes, dtype=object).flat[0].figure
+        buffer = io.BytesIO()
+        with rc_context(plots.STYLE):
+            figure.savefig(buffer, format="svg", metadata={"Date": None})
+        plt.close(figure)
+        pictures.append((_address(buffer.getvalue(), "image/svg+xml"), words))
+    return pictures, notes
+
+
+def _address(content: bytes, kind: str) -> str:
+    """Content as an address that needs no network."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

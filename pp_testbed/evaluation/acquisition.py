@@ -23,8 +23,10 @@ class Candidates(NamedTuple):
     """The inputs of a pool, as a posterior sees them.
 
     Attributes:
-        log_probs: of each function, input and class, [M, N, K]. log_weights: of the functions, [M].
-        labels: [N]. key: for what is random.
+        log_probs: of each function, input and class, [M, N, K].
+        log_weights: of the functions, [M].
+        labels: [N].
+        key: for what is random.
     """
 
     log_probs: Array
@@ -105,7 +107,8 @@ def reorder(priorities: Array, order: Array, num_labelled: Array) -> Array:
     """The order [N] of a pool in which the labelled inputs stay first and the others follow by priority.
 
     Args:
-        priorities: of each input of the pool [N]. order: a permutation; its first `num_labelled` have labels.
+        priorities: of each input of the pool [N].
+        order: a permutation; its first `num_labelled` have labels.
     """
     place = jnp.arange(len(order))
     ranked = jnp.where(place < num_labelled, jnp.inf, priorities[order])

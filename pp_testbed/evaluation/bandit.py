@@ -32,7 +32,8 @@ class History(Task):
         x, y: a ring buffer, [P, d] and [P].
         num_train: T, all observations, which can be more than P; 1 while there is none, so that what is
             divided by it is finite: `data_weights` say that there is none.
-        actions: [N, d]. counts: of labels 0 and 1 for each action, since the beginning, [N, 2].
+        actions: [N, d].
+        counts: of labels 0 and 1 for each action, since the beginning, [N, 2].
     """
 
     actions: Array

@@ -37,11 +37,13 @@ class Comparison:
         agreement: how often the likeliest class is the same.
         total_variation: of the predictive mean, ½ sum_k |p_k - q_k|, averaged over inputs.
         energy_distance: between functions at the probes, in units of the reference's spread there:
-            2 E|X - Y| - E|X - X'| - E|Y - Y'|. energy_p: how often it is as large where functions are
+            2 E|X - Y| - E|X - X'| - E|Y - Y'|.
+        energy_p: how often it is as large where functions are
             shuffled between the two; NaN for unequal weights or fewer than 20 functions. M and L draws
             of one distribution are some (1/M + 1/L) E|X - X'| apart, so mind the p-value, not the number.
         classifier_accuracy: of random trees that tell the two apart, on functions held out; 0.5 is best,
-            NaN for unequal weights or fewer than 20 functions. classifier_p: how often chance does so well.
+            NaN for unequal weights or fewer than 20 functions.
+        classifier_p: how often chance does so well.
         correlation_error: root mean square, over pairs of probes, of the difference of the correlations
             between predicted probabilities; those of a posterior of one function count as 0.
     """
@@ -91,7 +93,8 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
     """Hold a posterior against the exact one of the same problem.
 
     Args:
-        posterior: any, as for `evaluate`. reference: of `pt.reference`.
+        posterior: any, as for `evaluate`.
+        reference: of `pt.reference`.
         key: for what is drawn at the probes and shuffled.
 
     Example:

@@ -67,7 +67,8 @@ class Diagnostics:
         rhat_lp, ess_lp: of the log density, which the gate does not look at: over weights that are not
             identified it mixes more slowly than functions do.
         divergent: fraction of divergent transitions, 0 for a sampler that reports none.
-        tree_depth: mean. bfmi: smallest energy fraction of missing information of a chain.
+        tree_depth: mean.
+        bfmi: smallest energy fraction of missing information of a chain.
     """
 
     num_chains: int
@@ -118,7 +119,8 @@ def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
     """Diagnostics of chains in function space.
 
     Args:
-        posterior: chains. probes: inputs [N, d]; 128 fixed ones of the model if None.
+        posterior: chains.
+        probes: inputs [N, d]; 128 fixed ones of the model if None.
 
     Example:
         >>> posterior = method("nuts").fit(key, problem.task)   # doctest: +SKIP

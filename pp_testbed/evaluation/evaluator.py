@@ -106,12 +106,16 @@ class Scores:
     adds in expectation, by the jackknife: 0 for finite posteriors, which have no such bias.
 
     Attributes:
-        kl_marginal: d¹, E KL(P*(y|x) || P(y|x)). kl_joint: d^tau, tau i.i.d. inputs.
+        kl_marginal: d¹, E KL(P*(y|x) || P(y|x)).
+        kl_joint: d^tau, tau i.i.d. inputs.
         kl_dyadic: d^(tau,kappa), tau inputs resampled from kappa anchors.
         kl_aggregate: d¹ + d^tau / tau.
-        accuracy: probability under the truth of the likeliest class. nll, brier: of the predictive
-            mean, expected under the truth. ece: expected calibration error, 10 bins of confidence.
-        num_draws: functions in the mixture. labels: "exact", or which KLs sampled them.
+        accuracy: probability under the truth of the likeliest class.
+        nll: negative log likelihood of the predictive mean, expected under the truth.
+        brier: Brier score of the predictive mean, expected under the truth.
+        ece: expected calibration error, 10 bins of confidence.
+        num_draws: functions in the mixture.
+        labels: "exact", or which KLs sampled them.
     """
 
     kl_marginal: float
@@ -157,7 +161,8 @@ def score_chunk(
 
     Args:
         key: for labels, where they are sampled.
-        logits: of the posterior, [M, n * width, K]. truth: of the environment, [n * width, K].
+        logits: of the posterior, [M, n * width, K].
+        truth: of the environment, [n * width, K].
         log_weights: of the functions, [M].
 
     Returns:
@@ -196,7 +201,9 @@ def marginal_terms(log_truth: Array, log_probs: Array, log_weights: Array, num_g
     """Scores of the predictive mean at each input, [n, width], with labels integrated out.
 
     Args:
-        log_truth: [n, width, K]. log_probs: [n, width, K, M]. log_weights: [M].
+        log_truth: [n, width, K].
+        log_probs: [n, width, K, M].
+        log_weights: [M].
     """
     grouped = (log_probs + log_weights).reshape(*log_probs.shape[:3], num_groups, -1)
     groups = jnp.moveaxis(logsumexp(grouped, axis=-1), -1, 1)  # [n, G, width, K]

@@ -35,7 +35,8 @@ class Outcomes(NamedTuple):
     """Pairs (a, b) of half outcomes: the first labels of a sequence, and the rest.
 
     Attributes:
-        left: counts [..., A, F] of the first half. right: counts [..., B, F] of the second.
+        left: counts [..., A, F] of the first half.
+        right: counts [..., B, F] of the second.
         weight: [A, B], how many label sequences (times the probability of their inputs) the pair
             stands for.
     """
@@ -132,7 +133,9 @@ def kl_and_bias(
     KL = sum_o P*(o) [log P*(o) - log sum_m w_m P_m(o)].
 
     Args:
-        log_truth: [n, inputs, K]. log_probs: [n, inputs, K, M]. log_weights: [M], normalised.
+        log_truth: [n, inputs, K].
+        log_probs: [n, inputs, K, M].
+        log_weights: [M], normalised.
         num_groups: G, which divides M; 1 where the mixture is complete and has no such bias.
         is_sampled: the outcomes were drawn from the truth, and count equally.
 

@@ -239,8 +239,12 @@ def bandit(
     Args:
         methods: names, `file.py:NAME`, or objects that learn online (see `inference.online`). The names
             "oracle" and "uniform" are the bounds.
-        dim: d, of 20 d actions. steps: the horizon; the paper's is 50,000. seeds: how many, or which.
-        temperature, model, options: of the generative model, as for `pt.problem`.
+        dim: d, of 20 d actions.
+        steps: the horizon; the paper's is 50,000.
+        seeds: how many, or which.
+        temperature: of the generative model.
+        model: "mlp" or "logistic".
+        options: of the generative model, as for `pt.problem`.
         select: "thompson", "ucb:1" or "epsilon-greedy:0.05", with any numbers.
         out: a directory; runs that are there are not run again, ones that were stopped go on.
         jobs: worker processes; 0 runs everything in this one.
@@ -318,7 +322,8 @@ class Batch:
     """Runs of one agent that one program holds, and how much of them is done.
 
     Attributes:
-        index: of the agent among those that were asked for. fraction: of the steps.
+        index: of the agent among those that were asked for.
+        fraction: of the steps.
     """
 
     index: int

@@ -164,7 +164,9 @@ def problem(
 
     Args:
         name: such as `2d/T100-rho0.1-s3`; the other arguments are then left out.
-        num_train: T. temperature: rho, 0.1 (0.01 for logistic) if None. seed: of environment and data.
+        num_train: T.
+        temperature: rho, 0.1 (0.01 for logistic) if None.
+        seed: of environment and data.
         model: "mlp" or "logistic".
         options: of the model, such as `input_dim=10, num_classes=3, hidden=(20, 20)`.
 

@@ -57,13 +57,17 @@ class Reference:
     against it with another key, or by simulation-based calibration.
 
     Attributes:
-        problem: whose posterior it is. settings: of NUTS and the evaluation, as JSON.
-        scores: of all draws, on the problem's own test inputs. diagnostics: of all draws.
+        problem: whose posterior it is.
+        settings: of NUTS and the evaluation, as JSON.
+        scores: of all draws, on the problem's own test inputs.
+        diagnostics: of all draws.
         values: logit differences at the probe inputs, [chains, draws, probes, K - 1].
-        stats: of each transition, [chains, draws]. start: states and parameters after warm-up.
+        stats: of each transition, [chains, draws].
+        start: states and parameters after warm-up.
         terms: of the scores, for pairing: KLs per batch [n], `predicted` [n, width, K].
         draws: latent sites of every `thinning`-th draw, [kept, ...].
-        seconds: of all chains, on one core. versions: of what made it.
+        seconds: of all chains, on one core.
+        versions: of what made it.
         path: where it was read from.
     """
 
@@ -272,7 +276,8 @@ def reference(
     """The reference posterior of a problem: a shipped one, or the store's, or, if asked, a new one.
 
     Args:
-        problem: a problem or its name. store: a directory, which is then looked into first;
+        problem: a problem or its name.
+        store: a directory, which is then looked into first;
             `default_store()` if None.
         method: NUTS with other settings than four chains of 500 + 500.
         build: whether to build it (about ten seconds at T = 10) where there is none.
@@ -304,12 +309,14 @@ class Verification:
     """Whether a stored reference is what it says it is.
 
     Attributes:
-        diagnostics_agree: the diagnostics follow from the stored values. scores_agree: and the scores from
+        diagnostics_agree: the diagnostics follow from the stored values.
+        scores_agree: and the scores from
             the stored terms.
         draws_agree: the kept parameters give the stored values at the probes.
         repeated: how many of the first `of` draws of a chain came out again, the chain chosen by the
             problem's seed. A chain is chaotic: on another machine or version it is the same for some
-            draws only. same_versions: whether the packages are those that made it.
+            draws only.
+        same_versions: whether the packages are those that made it.
     """
 
     problem: str

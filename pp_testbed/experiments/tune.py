@@ -119,8 +119,10 @@ class Study:
     """A study of Optuna, seen as options that are done, that somebody is at, or that nobody has.
 
     Attributes:
-        study: Optuna's. sampler: the name of the sampler, seed: its seed.
-        space: the grids of the sweep. points: all of their points, for a grid; else the defaults.
+        study: Optuna's.
+        sampler: the name of the sampler, seed: its seed.
+        space: the grids of the sweep.
+        points: all of their points, for a grid; else the defaults.
         limit: how many different options are tried in all.
         failed: options that failed since this process opened it; earlier failures are tried again.
     """

@@ -188,7 +188,8 @@ class Sampled:
     """A posterior that can be drawn from without end, such as a fitted guide.
 
     Attributes:
-        function: as in `Finite`. sampler: a pytree callable, `key -> draw`.
+        function: as in `Finite`.
+        sampler: a pytree callable, `key -> draw`.
         losses: the loss curve of the training that made it, if any: [steps].
     """
 

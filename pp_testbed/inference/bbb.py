@@ -65,8 +65,13 @@ class BayesByBackprop(Agent, Trainable):
     mixture's is sampled.
 
     Args:
-        sigma: σ₁. sigma_2: σ₂. mixture_weight: π, of the first component. prior: "gaussian" or "mixture".
-        kl_weight, adaptive_kl: κ. start_scale: of q. particles: draws per step.
+        sigma: σ₁.
+        sigma_2: σ₂.
+        mixture_weight: π, of the first component.
+        prior: "gaussian" or "mixture".
+        kl_weight, adaptive_kl: κ.
+        start_scale: of q.
+        particles: draws per step.
     """
 
     sigma: float = 1.0

@@ -24,7 +24,8 @@ class DeepKernel(Trained):
     Learning"; Osband et al., 2022, whose scales these are.
 
     Args:
-        scale: of the draws. noise: of the observations, relative to rho.
+        scale: of the draws.
+        noise: of the observations, relative to rho.
     """
 
     scale: float = 2.0

@@ -69,7 +69,8 @@ class Dropout(EpistemicAgent):
     is the published length scale.
 
     Args:
-        rate: p, the probability that a unit is dropped. mask_inputs: whether inputs are dropped too.
+        rate: p, the probability that a unit is dropped.
+        mask_inputs: whether inputs are dropped too.
 
     Example:
         >>> Dropout(rate=0.5).hidden

@@ -27,7 +27,8 @@ class HeadedMLP:
     σ gives a matrix [K, m]; the g_i are small frozen networks.
 
     Attributes:
-        base, head, small: the networks μ, σ and g_i. frozen: the weights of all g_i, leaves [m, ...].
+        base, head, small: the networks μ, σ and g_i.
+        frozen: the weights of all g_i, leaves [m, ...].
     """
 
     base: AgentMLP
@@ -69,7 +70,8 @@ class Epinet(EpistemicAgent):
     Minimises E_z[mean cross-entropy] + c ‖θ‖², c as in `Trained`, z ~ N(0, I_m).
 
     Args:
-        index_dim: m. prior_scale: times 1/√rho, the scale of the prior functions' sum.
+        index_dim: m.
+        prior_scale: times 1/√rho, the scale of the prior functions' sum.
         head_hidden, prior_hidden: units of the hidden layers of the epinet and of its priors.
     """
 

@@ -51,7 +51,9 @@ class FunctionalELBO(ELBO):
     of the loss is without the KL, whose gradient alone is known.
 
     Attributes:
-        domain: a model whose `inputs` are drawn. points: of X. num_draws: functions of q, as many of p.
+        domain: a model whose `inputs` are drawn.
+        points: of X.
+        num_draws: functions of q, as many of p.
     """
 
     domain: Any
@@ -103,7 +105,8 @@ class FunctionalVI(SVI):
     of the KL is biased. The loss is `FunctionalELBO`, whatever `loss` is.
 
     Args:
-        points: at which functions are compared. num_draws: functions per step, of each distribution.
+        points: at which functions are compared.
+        num_draws: functions per step, of each distribution.
     """
 
     guide: Any = partial(AutoNormal, init_scale=0.1)

@@ -45,7 +45,8 @@ class LinearHypermodel:
     """logits(x; z) = network(x; a + B z) + scale · g(x; C z), g a small network, C frozen.
 
     Attributes:
-        agent: the network. index_dim: m.
+        agent: the network.
+        index_dim: m.
         frozen: C, with its leading axes the shapes of the small network's weights; scale: of g.
         bootstrap: one of `BOOTSTRAPS`. The weight of a datum is a function of c·z with c ~ N(0, I_m)
             drawn once for each x, so that one index weighs all data and one datum is weighed by all indices.
@@ -126,7 +127,8 @@ class Hypermodel(EpistemicAgent):
     prior function is about m times smaller.
 
     Args:
-        index_dim: m. prior_scale: times 1/√rho (`prior_power` 0.5) or 1/rho (1), the scale of the prior.
+        index_dim: m.
+        prior_scale: times 1/√rho (`prior_power` 0.5) or 1/rho (1), the scale of the prior.
         prior_hidden: units of each hidden layer of the prior's network.
         bootstrap: weights of the data for each index: "none", "bernoulli" (0 or 2), "exponential".
     """

@@ -98,7 +98,11 @@ class NormalAtMode:
     """θ = point + V^½ u, u ~ N(0, (δ I + W S² Wᵀ)⁻¹): what of it is needed to draw.
 
     Attributes:
-        point: θ̂ [P]. root_prior: V^½ [P]. precision: δ. eigenvalues: S² [r]. directions: W [P, r].
+        point: θ̂ [P].
+        root_prior: V^½ [P].
+        precision: δ.
+        eigenvalues: S² [r].
+        directions: W [P, r].
     """
 
     point: Array

@@ -207,7 +207,8 @@ class AdditivePrior:
     """A network plus a frozen function: logits(x) = network(x; θ) + scale · g(x; frozen).
 
     Attributes:
-        agent: the network. prior: g, a pytree callable `(frozen, x [N, d]) -> [N, K]`.
+        agent: the network.
+        prior: g, a pytree callable `(frozen, x [N, d]) -> [N, K]`.
         frozen: what g is given, in training; in `network` it is the draw's own.
     """
 

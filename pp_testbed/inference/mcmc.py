@@ -41,7 +41,8 @@ class Target(NamedTuple):
     """The posterior of a model's latent sites given a task's data, on unconstrained flat vectors [P].
 
     Attributes:
-        model: a NumPyro model `(x, y)`. task: the data.
+        model: a NumPyro model `(x, y)`.
+        task: the data.
         likelihood_power: p(θ | y) ∝ p(y | θ)^power p(θ); 1 is Bayes.
     """
 
@@ -127,7 +128,8 @@ class Sampler:
     Args:
         num_chains: chains, each from its own draw of the prior.
         warmup: steps that tune the sampler and are not kept; with 0, step sizes stay at 0.1 (0.001 for
-            MALA). num_draws: kept draws of each chain.
+            MALA).
+        num_draws: kept draws of each chain.
         thinning: transitions per kept draw.
         likelihood_power: 1 is Bayes' rule, anything else is wrong on purpose ("cold" posteriors).
         model: a NumPyro model `model(x, y=None)` with a `logits` site; the task's own if None.
@@ -217,8 +219,9 @@ class Sampler:
 class NUTS(Sampler):
     """The no-U-turn sampler: Hoffman and Gelman, 2014. Stan's window adaptation, diagonal mass matrix.
 
-    Args:
-        target_acceptance: of the step size adaptation. max_depth: doublings of a trajectory.
+    Attributes:
+        target_acceptance: of the step size adaptation.
+        max_depth: doublings of a trajectory.
     """
 
     target_acceptance: float = 0.8
@@ -256,7 +259,8 @@ class HMC(Sampler):
     """Hamiltonian Monte Carlo with a fixed number of leapfrog steps: Duane et al., 1987; Neal, 2011.
 
     Args:
-        target_acceptance: of the step size adaptation. num_leapfrog: steps of a trajectory.
+        target_acceptance: of the step size adaptation.
+        num_leapfrog: steps of a trajectory.
     """
 
     target_acceptance: float = 0.8

@@ -26,8 +26,11 @@ class MILE(Trained):
     the step size are tuned for each. With no steps, `warmup=0, thinning=0`, it is the ensemble.
 
     Args:
-        size: members, and chains. warmup: steps that tune a chain. num_draws: kept of each.
-        thinning: steps per kept draw. energy_variance: of MCLMC's tuning.
+        size: members, and chains.
+        warmup: steps that tune a chain.
+        num_draws: kept of each.
+        thinning: steps per kept draw.
+        energy_variance: of MCLMC's tuning.
     """
 
     size: int = 10

@@ -39,7 +39,8 @@ class Knn:
     kept in [0.01, 0.99].
 
     Args:
-        k: neighbours. weights: "uniform", or "distance" for shares in proportion to 1 / distance.
+        k: neighbours.
+        weights: "uniform", or "distance" for shares in proportion to 1 / distance.
     """
 
     k: int = 10
@@ -61,7 +62,8 @@ class RandomForest:
     """A random forest: Breiman, 2001, "Random Forests"; probabilities are kept in [0.01, 0.99].
 
     Args:
-        trees: how many. criterion: of a split, "gini" or "entropy".
+        trees: how many.
+        criterion: of a split, "gini" or "entropy".
     """
 
     trees: int = 100

@@ -51,7 +51,8 @@ class Refreshed:
     """A method that is fitted anew, from scratch, whenever there are `growth` times as many data.
 
     Args:
-        method: with a `fit` that is a pure JAX function. growth: above 1.
+        method: with a `fit` that is a pure JAX function.
+        growth: above 1.
     """
 
     method: Any

@@ -41,12 +41,16 @@ class StochasticGradientSampler:
         learning_rate: ε, of the gradient of the log posterior of all the data.
         prior_variance: of the agent's weights, times 1 / (2 √rho d). The published configuration says 0.1;
             the published scores are nearer to those of 0.2, as if the 2 were not there.
-        num_steps: steps of a chain. burn_in: steps whose draws are dropped. thinning: steps per draw.
-        num_chains: chains, each from its own start. batch_size: rows per step, or all there are.
+        num_steps: steps of a chain.
+        burn_in: steps whose draws are dropped.
+        thinning: steps per draw.
+        num_chains: chains, each from its own start.
+        batch_size: rows per step, or all there are.
         schedule: "constant"; "polynomial", ε (1 + t / burn_in)^-decay; or "cyclical", ε (1 + cos π u) / 2
             with u in [0, 1) the place in one of `num_cycles` cycles: Zhang et al., 2020, "Cyclical
             Stochastic Gradient MCMC for Bayesian Deep Learning".
-        exploration: fraction of a cycle without noise. draws_per_cycle: last draws of each that are kept,
+        exploration: fraction of a cycle without noise.
+        draws_per_cycle: last draws of each that are kept,
             whatever `burn_in` is.
         network: "agent", a perceptron of `hidden` units; or "generative", the task's own model.
     """
@@ -219,7 +223,8 @@ class SGLD(StochasticGradientSampler):
     whose Γ term is left out, as it is in their experiments.
 
     Args:
-        momentum: μ, 0 or say 0.9. preconditioner: "none" or "rmsprop".
+        momentum: μ, 0 or say 0.9.
+        preconditioner: "none" or "rmsprop".
     """
 
     momentum: float = 0.0
@@ -271,7 +276,8 @@ class SGHMC(StochasticGradientSampler):
     friction must be well above that.
 
     Args:
-        friction: α; a step keeps 1 - α √ε of the momentum. num_leapfrog: steps of a transition.
+        friction: α; a step keeps 1 - α √ε of the momentum.
+        num_leapfrog: steps of a transition.
     """
 
     friction: float = 10.0

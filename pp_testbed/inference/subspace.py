@@ -39,7 +39,9 @@ class Subspace:
     """A model whose latent vector is origin + basis z, with z ~ N(0, I): its prior, given that it lies there.
 
     Attributes:
-        target: of the whole model, whose priors are independent normals. origin: [P]. basis: [P, k].
+        target: of the whole model, whose priors are independent normals.
+        origin: [P].
+        basis: [P, k].
     """
 
     target: Target

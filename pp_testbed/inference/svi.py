@@ -115,7 +115,8 @@ class Training(NamedTuple):
     Attributes:
         model: `(x, y)`, written for the whole data set; its observed sites are scaled here.
         guide: a guide `(x, y)` or an autoguide class.
-        optimizer: any of optax. loss: any ELBO of NumPyro.
+        optimizer: any of optax.
+        loss: any ELBO of NumPyro.
         batch_size: rows per step; where the data have fewer, all of them.
         row_weights: of each row in the likelihood [P], say of a bootstrap; 1 if None.
     """
@@ -272,12 +273,15 @@ class SVI(Trainable):
 
     Maximises ELBO(φ) = E_q[log p(y | x, θ) + log p(θ) - log q(θ; φ)].
 
-    Args:
+    Attributes:
         guide: a NumPyro guide `guide(x, y=None)`, or an autoguide class such as `AutoNormal`.
         model: a NumPyro model `model(x, y=None)` with a `logits` site, written for the whole data
             set; the task's own model if None.
         optimizer: an optax optimiser that takes the learning rate.
-        loss: an ELBO of NumPyro. num_steps, batch_size, learning_rate: of the optimiser.
+        loss: an ELBO of NumPyro.
+        num_steps: of the optimiser.
+        batch_size: of the optimiser's minibatches.
+        learning_rate: of the optimiser.
         num_starts: how many starts are trained; the one with the lowest mean loss over the last
             tenth of its steps is kept. Online there is one.
 

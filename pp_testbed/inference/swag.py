@@ -56,8 +56,11 @@ class SWAG(Trained):
 
     Args:
         size: normals in the mixture.
-        sgd_rate: of SGD on the mean loss, with momentum 0.9, after training. sgd_batch_size: its rows.
-        snapshots: S, one every `sgd_steps` steps. rank: R. scale: s.
+        sgd_rate: of SGD on the mean loss, with momentum 0.9, after training.
+        sgd_batch_size: its rows.
+        snapshots: S, one every `sgd_steps` steps.
+        rank: R.
+        scale: s.
     """
 
     size: int = 1

@@ -26,8 +26,11 @@ class Pathfinder:
     thousands of weights, the paper's importance weights would leave one of them.
 
     Args:
-        paths: how many. max_iterations: of L-BFGS. memory: its corrections.
-        elbo_draws: for each normal's ELBO. model: as for `SVI`.
+        paths: how many.
+        max_iterations: of L-BFGS.
+        memory: its corrections.
+        elbo_draws: for each normal's ELBO.
+        model: as for `SVI`.
     """
 
     paths: int = 10
@@ -80,7 +83,8 @@ class SVGD:
     θ_i ← θ_i + ε/n Σ_j [k(θ_j, θ_i) ∇ log p(θ_j) + ∇_j k(θ_j, θ_i)], k Gaussian with the median heuristic.
 
     Args:
-        particles: n, from draws of the prior. num_steps, learning_rate: of Adam. model: as for `SVI`.
+        particles: n, from draws of the prior. num_steps, learning_rate: of Adam.
+        model: as for `SVI`.
     """
 
     particles: int = 30

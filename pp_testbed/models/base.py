@@ -123,7 +123,8 @@ class Task:
 
     Attributes:
         model: the generative model, whose prior is the truth's own.
-        x: inputs [P, d]. y: labels [P], in 0, ..., K-1.
+        x: inputs [P, d].
+        y: labels [P], in 0, ..., K-1.
         num_train: T, how many of the P rows are data. The rows after them repeat the data, so that
             problems of different T share one compiled program; outside the runner P equals T.
 

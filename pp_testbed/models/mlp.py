@@ -75,8 +75,10 @@ class GenerativeMLP:
     biases are N(0, 1/d); there are no other biases. Sites are non-centred (`w0_base ~ N(0, I)`), so
     that a sampler or a guide sees an isotropic prior.
 
-    Args:
-        input_dim: d. num_classes: K. hidden: units of each hidden layer.
+    Attributes:
+        input_dim: d.
+        num_classes: K.
+        hidden: units of each hidden layer.
         activation: one of `ACTIVATIONS`.
         init: "truncated", or "normal" for weights that are not cut.
         temperature: rho; small means nearly deterministic labels.

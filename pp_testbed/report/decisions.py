@@ -57,7 +57,8 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
     standard error.
 
     Args:
-        frame: as `pt.bandit` returns it. step: the horizon; the last one that all runs have if None.
+        frame: as `pt.bandit` returns it.
+        step: the horizon; the last one that all runs have if None.
     """
     cells = at_horizon(frame, step)
     if baseline != "mlp" and baseline not in set(cells.label):
@@ -138,8 +139,10 @@ def tables_of_models(
     An agent is known by its name or, where there are several configurations of one, by what they differ in.
 
     Args:
-        results: as `pt.run` returns them. bandits: as `pt.bandit` returns them.
-        methods: only these; if none are given, all but the bounds. step: see `at_horizon`.
+        results: as `pt.run` returns them.
+        bandits: as `pt.bandit` returns them.
+        methods: only these; if none are given, all but the bounds.
+        step: see `at_horizon`.
     """
     parts = []
     if results is not None:

@@ -31,7 +31,8 @@ def regret(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Cumulative regret against time, means over seeds with their standard errors; a panel per bandit.
 
     Args:
-        frame: as `pt.bandit` returns it or `pt.read_bandits` reads it. ax: as many axes as bandits.
+        frame: as `pt.bandit` returns it or `pt.read_bandits` reads it.
+        ax: as many axes as bandits.
     """
     good = frame[(frame.status == OK) & (frame.method != "oracle")]
     if good.empty:
@@ -67,7 +68,12 @@ def correlation(
     """Mean regret against mean scores, a point per agent with standard errors; three panels per bandit.
 
     Args:
-        bandits, results, methods, step, testbed: as in `pt.correlations`. ax: as many axes.
+        bandits: as `pt.bandit` returns them.
+        results: as `pt.run` returns them.
+        methods: only these; see `pt.correlations`.
+        step: after which regrets count.
+        testbed: of which model the scores are.
+        ax: as many axes.
     """
     table = correlations(bandits, results, methods, step, testbed)
     tables = tables_of_models(results, bandits, methods, step)
@@ -103,7 +109,10 @@ def robustness(
     """Whether generative models agree on agents: correlations between them as matrices, a panel per score.
 
     Args:
-        results, bandits, methods: as in `pt.across_models`. ax: as many axes as scores.
+        results: as `pt.run` returns them.
+        bandits: as `pt.bandit` returns them.
+        methods: only these; see `pt.across_models`.
+        ax: as many axes as scores.
     """
     table = across_models(results, bandits, methods)
     scores = list(dict.fromkeys(table.score))
@@ -129,7 +138,9 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint", ax: Any = None) -> np
     """The score against the number of labels, means over pools with standard errors; a panel per method.
 
     Args:
-        frame: as `pt.active` returns it. score: a column of it. ax: as many axes as methods.
+        frame: as `pt.active` returns it.
+        score: a column of it.
+        ax: as many axes as methods.
     """
     good = of_learning(frame)
     methods, priorities = list(dict.fromkeys(good.label)), list(dict.fromkeys(good.priority))

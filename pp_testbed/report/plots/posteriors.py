@@ -31,7 +31,8 @@ def predictive_fields(
     Data are triangles where y = 0, and circles where y = 1.
 
     Args:
-        problem: a problem with two inputs. posteriors: by their titles.
+        problem: a problem with two inputs.
+        posteriors: by their titles.
         draws: how many single draws to show of each posterior, which then has a row of its own.
         ax: 1 + len(posteriors) axes or, with draws, len(posteriors) · (2 + draws).
 
@@ -92,8 +93,10 @@ def tau_growth(
     Both are d¹ at τ = 1. A posterior whose draws differ as they should is penalised little for more labels.
 
     Args:
-        problem: which is evaluated on its own key. posteriors: by their labels.
-        taus: numbers of labels. ax: two axes.
+        problem: which is evaluated on its own key.
+        posteriors: by their labels.
+        taus: numbers of labels.
+        ax: two axes.
 
     Example:
         >>> axes = tau_growth(problem, {"mlp": posterior, "NUTS": reference.posterior})  # doctest: +SKIP
@@ -117,7 +120,8 @@ def calibration_ranks(calibrations: Sequence[Calibration], ax: Any = None) -> np
     """ECDF of the normalised ranks minus the uniform's, in the simultaneous band: a panel per method.
 
     Args:
-        calibrations: as `pt.sbc` returns them. ax: as many axes.
+        calibrations: as `pt.sbc` returns them.
+        ax: as many axes.
     """
     made = panels(len(calibrations), 2.9, ax)
     for axis, calibration in zip(made.axes, calibrations, strict=True):

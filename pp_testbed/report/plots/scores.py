@@ -42,8 +42,10 @@ def agents(
     A hollow point is over fewer problems than the others, and does not compare with them.
 
     Args:
-        frame: results. baseline: the method that others are relative to.
-        ax: three axes to draw on. references: the table of `pt.references()`, read if this is None.
+        frame: results.
+        baseline: the method that others are relative to.
+        ax: three axes to draw on.
+        references: the table of `pt.references()`, read if this is None.
 
     Example:
         >>> axes = agents(frame)  # doctest: +SKIP
@@ -72,7 +74,9 @@ def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame
     """d¹ against d¹⁰, a point per method: those that are equal in the one differ in the other.
 
     Args:
-        frame, ax, references: as in `agents`; one panel.
+        frame: results.
+        ax: the axes to draw on.
+        references: the table of `pt.references()`, read if this is None.
     """
     frame = shared_problems(complete_cells(frame, references))
     points = {name: [mean_and_error(cells, s) for s in SCORES] for name, cells in frame.groupby("label")}
@@ -86,7 +90,9 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     """d¹⁰ against the seconds that fitting a problem takes: who is below and left of others is better.
 
     Args:
-        frame, ax, references: as in `agents`; one panel.
+        frame: results.
+        ax: the axes to draw on.
+        references: the table of `pt.references()`, read if this is None.
     """
     frame = shared_problems(complete_cells(frame, references))
     timed = frame[frame.fit_seconds.notna()]
@@ -119,7 +125,9 @@ def data(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     """d¹ and d¹⁰ against the number of data.
 
     Args:
-        frame, ax, references: as in `agents`; two panels.
+        frame: results.
+        ax: two axes to draw on.
+        references: the table of `pt.references()`, read if this is None.
     """
     return over_problems(complete_cells(frame, references), "num_train", "training data T", ax)
 
@@ -129,7 +137,9 @@ def temperature(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | 
     """d¹ and d¹⁰ against the temperature.
 
     Args:
-        frame, ax, references: as in `agents`; two panels.
+        frame: results.
+        ax: two axes to draw on.
+        references: the table of `pt.references()`, read if this is None.
     """
     return over_problems(complete_cells(frame, references), "temperature", "temperature ρ", ax)
 
@@ -165,7 +175,10 @@ def regimes(
     """d¹⁰ relative to the baseline for each number of data and temperature: where a method is better.
 
     Args:
-        frame, baseline, ax, references: as in `agents`; a panel per other method.
+        frame: results.
+        baseline: the method that others are relative to.
+        ax: as many axes as there are other methods.
+        references: the table of `pt.references()`, read if this is None.
     """
     frame = complete_cells(frame, references)
     base = cells_of(frame, baseline)
@@ -197,7 +210,8 @@ def size(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Scores against the number of members of an ensemble: a panel per method of several sizes.
 
     Args:
-        frame: results with several configurations of a method. ax: as many axes as there are panels.
+        frame: results with several configurations of a method.
+        ax: as many axes as there are panels.
     """
     return profile(frame, "size", ax, ["size"])
 
@@ -207,7 +221,8 @@ def prior(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Scores against the scale of additive prior functions, and by bootstrap: a panel per method and option.
 
     Args:
-        frame, ax: as in `size`.
+        frame: results with several configurations of a method.
+        ax: as many axes as there are panels.
     """
     return profile(frame, "prior", ax, ["prior_scale", "bootstrap"])
 
@@ -217,7 +232,8 @@ def sweep(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Scores against every hyperparameter of which there are several values: a panel per method and option.
 
     Args:
-        frame, ax: as in `size`.
+        frame: results with several configurations of a method.
+        ax: as many axes as there are panels.
     """
     return profile(frame, "sweep", ax)
 

@@ -4,9 +4,9 @@
     python benchmarks/ship_decisions.py work/              # only pack what is there
 
 The published agents (`--preset paper`), ensembles of 30, 20 seeds. The horizon is the paper's 50,000 steps
-for d = 2 (some 30 minutes on two cores) and 10 (40 minutes), shorter for d = 50 and for nuts. Each part is
-a file in `benchmarks/results/bandits/`; scores on suite `decisions`, and of the generative models, are in
-`benchmarks/results/`. `pp-testbed correlate benchmarks/results/bandits benchmarks/results/decisions.parquet`.
+for d = 2 (some 30 minutes on two cores) and 10 (40 minutes), 20,000 for d = 50 (30 minutes), less for nuts.
+Each part is a file in `benchmarks/results/bandits/`; scores on suite `decisions`, and of the generative
+models, are in `benchmarks/results/`.
 """
 
 import sys
@@ -54,7 +54,7 @@ def specs(agents: list[tuple[str, dict[str, str]]], offline: bool = False) -> li
 def play(part: str, work: Path) -> None:
     """Run one part."""
     bounds = [("uniform", {}), ("oracle", {}), ("prior", {})]
-    horizons = {"2d": (2, 50_000), "10d": (10, 50_000), "50d": (50, 2000)}
+    horizons = {"2d": (2, 50_000), "10d": (10, 50_000), "50d": (50, 20_000)}
     if part in horizons:
         dim, steps = horizons[part]
         bandit(specs([*bounds, *AGENTS]), dim=dim, steps=steps, out=work / part, jobs=2)

@@ -62,7 +62,9 @@ class Diagnostics:
     """What the worst probe says, and what the sampler reported.
 
     Attributes:
-        rhat: largest R-hat (rank-normalised, split). ess_bulk, ess_tail: smallest effective sizes.
+        rhat: largest R-hat (rank-normalised, split).
+        ess_bulk: smallest effective size of the bulk.
+        ess_tail: smallest effective size of the tails.
         mcse: largest Monte Carlo standard error of a mean, in standard deviations of the probe.
         rhat_lp, ess_lp: of the log density, which the gate does not look at: over weights that are not
             identified it mixes more slowly than functions do.
@@ -123,9 +125,10 @@ def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
         probes: inputs [N, d]; 128 fixed ones of the model if None.
 
     Example:
-        >>> posterior = method("nuts").fit(key, problem.task)   # doctest: +SKIP
-        >>> diagnose(posterior).failures                        # doctest: +SKIP
-        []
+        >>> from pp_testbed.inference.mcmc import EllipticalSlice
+        >>> chains = EllipticalSlice(warmup=10, num_draws=10, thinning=1).fit(problem.keys.fit, problem.task)
+        >>> diagnose(chains).converged  # ten draws are too few
+        False
     """
     if not isinstance(posterior, Chains):
         raise UsageError(f"diagnose needs the chains of nuts, hmc, sgld, ..., not {type(posterior).__name__}")

@@ -93,7 +93,9 @@ def active(
         A row per run and budget.
 
     Example:
-        >>> frame = active(["ensemble+"], priorities=["uniform", "bald"])     # doctest: +SKIP
+        >>> pool = Suite("mine", (problem,))
+        >>> active(["uniform"], pool, priorities=["uniform"], budgets=[1, 2], progress=False).status[0]
+        'ok'
     """
     budgets, chosen = tuple(budgets), list(pools(problems))
     if not budgets or list(budgets) != sorted(set(budgets)) or budgets[0] < 1:

@@ -53,7 +53,8 @@ def run(
         One row per cell of this call; `experiments.store.SCHEMA` has the columns.
 
     Example:
-        >>> frame = run("2d-lite", ["mlp", SVI(my_guide)], out="results/")  # doctest: +SKIP
+        >>> len(run("smoke", ["uniform", "prior"], out="results/", progress=False))
+        4
     """
     config = config or Evaluation()
     name, problems = _problems(suite)

@@ -49,7 +49,9 @@ class Calibration:
     """The ranks of one method, and what they say.
 
     Attributes:
-        method: its name. num_train, temperature: of the problems.
+        method: its name.
+        num_train: of the problems.
+        temperature: of the problems.
         ranks: normalised to [0, 1], uniform if calibrated, [problems, quantities].
     """
 
@@ -110,13 +112,16 @@ def sbc(
 
     Args:
         method: a name, `file.py:NAME`, or an object with `fit(key, task)`.
-        num_problems: fresh problems. num_train, temperature: theirs. options: as of `pt.problem`.
+        num_problems: fresh problems.
+        num_train: their data.
+        temperature: theirs.
+        options: of the problems, as for `pt.problem`.
         out: a directory with one file per problem; what is there is not run again.
         jobs: worker processes; 0 runs everything in this one.
 
     Example:
-        >>> calibration = sbc("mean-field", num_problems=200, num_train=10)   # doctest: +SKIP
-        >>> calibration.passed, calibration.p_values                          # doctest: +SKIP
+        >>> sbc("uniform", num_problems=50, num_train=10, progress=False).passed
+        False
     """
     if num_problems < FEWEST:
         raise UsageError(f"num_problems is {num_problems}; expected at least {FEWEST}, to see a distribution")

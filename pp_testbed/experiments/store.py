@@ -36,6 +36,7 @@ SCHEMA = pa.schema(
 )
 
 OK = "ok"
+NEWER = {"provenance"}  # columns that complete files of earlier days do not have
 
 
 def cell_id(problem: str, config_hash: str, version: str) -> str:
@@ -128,9 +129,9 @@ def read_results(
         table = pq.read_table(path)
     except (OSError, pa.ArrowException):
         table = pa.table({})
-    if not set(SCHEMA.names) <= set(table.column_names):
+    if not set(SCHEMA.names) - NEWER <= set(table.column_names):
         raise UsageError(f"{path} is not a file of results of pp_testbed")
-    return table.select(SCHEMA.names).to_pandas()
+    return table.to_pandas().reindex(columns=SCHEMA.names)
 
 
 class Tables:
@@ -201,7 +202,7 @@ def _read(path: Path) -> dict[str, Any] | None:
             table = pq.read_table(file)
     except (OSError, pa.ArrowException):
         return None
-    if table.num_rows != 1 or not set(SCHEMA.names) <= set(table.column_names):
+    if table.num_rows != 1 or not set(SCHEMA.names) - NEWER <= set(table.column_names):
         return None
-    row = {name: table[name][0].as_py() for name in SCHEMA.names}
+    row = {name: table[name][0].as_py() for name in SCHEMA.names if name in table.column_names}
     return row if path.name == file_name(row) else None

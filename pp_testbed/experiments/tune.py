@@ -273,10 +273,14 @@ def tune(
         study: a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal` if None. Cells
             are kept in the directory `cells` beside it.
         grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
-        seed: of the sampler. jobs, progress, config: as for `run`.
+        seed: of the sampler.
+        jobs: as for `run`.
+        progress: as for `run`.
+        config: as for `run`.
 
     Example:
-        >>> tune("mlp", grid={"l2": [0.1, 1.0, 10.0]}).best  # doctest: +SKIP
+        >>> len(tune("knn", suite="smoke", grid={"k": [1, 10]}, progress=False).table())
+        2
     """
     for kind, value, known in [("sampler", sampler, SAMPLERS), ("metric", metric, METRICS)]:
         if value not in known:

@@ -129,8 +129,8 @@ class Task:
             problems of different T share one compiled program; outside the runner P equals T.
 
     Example:
-        >>> task = problem.task                                          # doctest: +SKIP
-        >>> numpyro.infer.MCMC(kernel, ...).run(key, task.model, task.x, task.y)  # doctest: +SKIP
+        >>> problem.task.x.shape, problem.task.num_classes
+        ((10, 2), 2)
     """
 
     model: Model

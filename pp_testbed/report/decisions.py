@@ -192,9 +192,10 @@ def correlations(
     tables = tables_of_models(results, bandits, methods, step)
     horizons = at_horizon(_of_methods(bandits, methods), step)
     horizons = horizons.assign(place=horizons.model + ", ρ = " + horizons.temperature.astype(str))
-    steps = horizons.groupby("place").step.max()
+    steps = horizons.sort_values(["num_actions", "place"]).groupby("place", sort=False).step.max()
     rows = []
-    for model, regret in tables["regret"].items():
+    for model, step_of_model in steps.items():
+        regret = tables["regret"][str(model)]
         for score in SCORES:
             scored = _testbed_of(model, testbed)
             if scored not in tables[score]:
@@ -204,7 +205,7 @@ def correlations(
             rows.append(
                 {
                     "model": model,
-                    "step": steps[model],
+                    "step": step_of_model,
                     "testbed": scored,
                     "score": score,
                     "agents": len(both[0]),

@@ -101,7 +101,8 @@ def write_report(
         calibrations: what `experiments.sbc.calibrations` read.
 
     Example:
-        >>> write_report(frame, "report.html")  # doctest: +SKIP
+        >>> write_report(frame, "report.html").name
+        'report.html'
     """
     path = Path(out)
     check_report(path)
@@ -358,7 +359,7 @@ def _failures(labelled: pd.DataFrame) -> Section:
 
 
 def _repetition(labelled: pd.DataFrame) -> Section:
-    made = labelled.provenance.fillna("{}").value_counts()
+    made = labelled.get("provenance", pd.Series(None, labelled.index)).fillna("{}").value_counts()
     rows = []
     for text, cells in made.items():
         about = json.loads(str(text))

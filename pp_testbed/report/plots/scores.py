@@ -48,7 +48,8 @@ def agents(
         references: the table of `pt.references()`, read if this is None.
 
     Example:
-        >>> axes = agents(frame)  # doctest: +SKIP
+        >>> [axis.get_xlabel() for axis in agents(frame)]
+        ['d¹ / mlp', 'd¹⁰ / mlp', 'd¹⁰,² / mlp']
     """
     frame = complete_cells(frame, references)
     base = cells_of(frame, baseline)

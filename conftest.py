@@ -1,0 +1,43 @@
+"""What the examples in docstrings may use, as `docs/api.md` says; made once, and only where it is used."""
+
+import re
+
+import pytest
+
+import pp_testbed as pt
+
+NAMES = ("problem", "posterior", "reference", "frame")
+
+
+@pytest.fixture(scope="session")
+def problem():
+    return pt.problem("2d/T10-rho0.1-s0")
+
+
+@pytest.fixture(scope="session")
+def posterior(problem):
+    return pt.method("mlp", num_steps=100).fit(problem.keys.fit, problem.task)
+
+
+@pytest.fixture(scope="session")
+def reference(problem):
+    return pt.reference(problem)
+
+
+@pytest.fixture(scope="session")
+def frame(tmp_path_factory):
+    out = tmp_path_factory.mktemp("examples")
+    return pt.run(pt.suite("smoke"), ["uniform", "mlp"], out=out, progress=False)
+
+
+@pytest.fixture(autouse=True)
+def _examples(request, doctest_namespace):
+    """Give an example the names that it mentions, and a directory of its own."""
+    if not isinstance(request.node, pytest.DoctestItem):
+        return
+    source = "".join(example.source for example in request.node.dtest.examples)
+    made = {name: request.getfixturevalue(name) for name in NAMES if re.search(rf"\b{name}\b", source)}
+    own = request.node.dtest.globs.keys() & made.keys()  # such as the function `problem` of its module
+    doctest_namespace.clear()
+    doctest_namespace.update({name: value for name, value in made.items() if name not in own})
+    request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))

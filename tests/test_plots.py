@@ -54,10 +54,11 @@ def test_every_figure_is_drawn_on_its_own_axes_or_on_the_users(results, name, tm
 
 
 def test_looks_are_apart_in_colour_and_in_grey():
-    names = [f"method {i}" for i in range(28)]
-    looks = styles([*names, EXACT])
-    assert len({tuple(look.values()) for look in looks.values()}) == 29
-    assert len({(look["marker"], look["ls"]) for look in looks.values()}) == 29
+    names = [f"method {i}" for i in range(21)]
+    looks = styles([*names, EXACT, "uniform"])
+    assert len({tuple(look.values()) for look in looks.values()}) == 24
+    assert len({(look["color"], look["ls"]) for look in looks.values()}) == 24
+    assert len({(look["marker"], look["ls"]) for look in looks.values()}) == 24
     assert styles(reversed(names)) == styles(names), "the order of rows changes a method's look"
     before = dict(plt.rcParams)
     pt.plots.tau_growth(pt.problem(num_train=1), {"mlp": pt.finite(lambda x: 0.0 * x[None])}, [1, 2])

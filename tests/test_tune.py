@@ -226,10 +226,11 @@ def test_a_sampler_knows_its_sweep(tmp_path):
         tune(FAST, suite="smoke", sampler="random", grid={"l2": [3.0]}, study=path, progress=False)
 
 
-def test_a_sampler_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(pt.UsageError, match="the sampler gp needs torch, which is not installed"):
-        fast(tmp_path / "s.journal", sampler="gp")
+@pytest.mark.parametrize(("sampler", "package"), [("gp", "torch"), ("tpe", "optuna")])
+def test_a_sampler_that_is_not_installed(tmp_path, monkeypatch, sampler, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == package else True)
+    with pytest.raises(pt.UsageError, match=f"sampler {sampler} needs {package}, which is not installed"):
+        fast(tmp_path / "s.journal", sampler=sampler)
 
 
 def test_points_and_ranges():

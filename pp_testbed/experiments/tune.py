@@ -295,6 +295,11 @@ def tune(
     path = Path(study or Path("tuning") / f"{name}-{sampler}.journal")
     if path.suffix not in STUDIES:
         raise UsageError(f"the study {path}: expected a name that ends in {', '.join(STUDIES)}")
+    for package in ["optuna", "torch"] if sampler == "gp" else ["optuna"]:
+        if importlib.util.find_spec(package) is None:
+            is_torch = package == "torch"
+            hint = "grid, random and tpe do without" if is_torch else 'pip install "pp_testbed[tune]"'
+            raise UsageError(f"sampler {sampler} needs {package}, which is not installed: {hint}")
     create_directory(path.parent, "a study")
     purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
     purpose["configuration"] = config_hash(config_text(made, evaluation))
@@ -419,8 +424,6 @@ def _open(path: Path, name: str, purpose: dict[str, str]) -> Any:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if purpose["sampler"] == "gp" and importlib.util.find_spec("torch") is None:
-        raise UsageError("the sampler gp needs torch, which is not installed; grid, random and tpe do not")
     try:
         storage = _storage(path)
         found = optuna.get_all_study_names(storage)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
@@ -66,6 +66,7 @@ def agents(
             fill = PALETTE[0] if (frame.label == name).sum() == frame.problem.nunique() else "white"
             axis.errorbar(value, place, xerr=error, fmt="o", color=PALETTE[0], mfc=fill)
         axis.set_xlabel(f"{label} / {baseline}")
+        axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.set_yticks(range(len(names)), [label_with_problems(frame, name) for name in names])
     return made.axes
 

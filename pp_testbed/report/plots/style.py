@@ -21,8 +21,13 @@ from pp_testbed.errors import UsageError
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#7A4B00")
 MARKERS = "osD^vPX"
-DASHES = ("-", "--", "-.", ":")
-EXACT = "NUTS"  # the exact posterior's label: it is black, with a star
+DASHES = ("-", "--", ":")
+EXACT = "NUTS"  # the exact posterior's label
+FIXED: dict[str, dict[str, Any]] = {  # what others are seen against
+    EXACT: {"color": "black", "marker": "*", "ls": "--"},
+    "uniform": {"color": "#999999", "marker": "_", "ls": "-"},
+    "prior": {"color": "#999999", "marker": "|", "ls": "--"},
+}
 FIELD = "cividis"  # probabilities: its lightness is monotone
 DIVERGING = "RdBu_r"  # ratios and correlations, whose values are written beside
 
@@ -56,7 +61,7 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
         >>> styles(["mlp", "bbb"])["bbb"]
         {'color': '#0072B2', 'marker': 'o', 'ls': '-'}
     """
-    names = sorted(set(labels) - {EXACT})
+    names = sorted(set(labels) - set(FIXED))
     looks: dict[str, dict[str, Any]] = {
         name: {
             "color": PALETTE[i % len(PALETTE)],
@@ -65,7 +70,7 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
         }
         for i, name in enumerate(names)
     }
-    return looks | {EXACT: {"color": "black", "marker": "*", "ls": "--"}}
+    return looks | FIXED
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""Every code block of the README and of docs/, run as a reader would: block after block, page by page.
+
+Commands of the shell are run with options added that make them small (a later option overrides an earlier
+one). Those of `pip` are what `.ci/run` does.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pp_testbed.cli import app
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SMALLER = {
+    "run": "--suite smoke --limit 1 --inputs 4 --draws 10 --jobs 1",
+    "bandit": "--dim 2 --steps 5 --seeds 1 --jobs 1",
+    "active": "--methods uniform --priorities uniform --budgets 2,4 --seeds 0 --jobs 1",
+    "tune": "--suite smoke --trials 1 --jobs 1",
+    "sbc": "--method prior --problems 20 --jobs 1",
+}
+IN_CI = (
+    "pip install -c constraints.txt . && pp-testbed run",
+    'pip install -c constraints.txt -e ".[test]" && pytest',
+)
+
+
+def blocks(page):
+    """Languages and texts of a page's blocks."""
+    return re.findall(r"```(\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    session = {"__name__": page.stem}
+    for language, text in blocks(page):
+        assert language in ("python", "bash", "text"), "a block of no language is not run"
+        if language == "python":
+            if "METHOD =" in text:
+                (tmp_path / "my_method.py").write_text(text)
+            exec(compile(text, str(page), "exec"), session)
+        elif language == "bash":
+            for line in text.strip().splitlines():
+                run_command(line.partition("  #")[0].strip())
+
+
+def run_command(line):
+    """Run a line of the shell, smaller than it stands there."""
+    if line in IN_CI:
+        return
+    program, command, *arguments = shlex.split(line)
+    assert program == "pp-testbed", f"not run: {line}"
+    done = CliRunner().invoke(app, [command, *arguments, *shlex.split(SMALLER.get(command, ""))])
+    assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception}"
+
+
+def test_the_commands_of_installation_are_those_of_ci():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"{line}\n" in text for line in IN_CI)
+    gate = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert 'pip install --quiet -c constraints.txt -e ".[test]"' in gate
+    assert 'pip" install --quiet -c constraints.txt .' in gate
+
+
+def test_guides_are_short():
+    """What the README promises: a guide in at most 15 lines."""
+    for page in (ROOT / "README.md", ROOT / "docs" / "methods.md"):
+        for body in re.findall(
+            r"def (?:mean_field|low_rank)\(.*?(?=\n\n\n|```)", page.read_text("utf-8"), re.DOTALL
+        ):
+            assert len(body.splitlines()) <= 15
+
+
+def test_the_readme_fits_on_a_screen_or_two():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            home = page.parent if not target.startswith("notebooks/") or page.parent == ROOT else ROOT
+            assert (home / target).exists(), f"{page.name}: {target}"

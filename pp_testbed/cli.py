@@ -153,7 +153,7 @@ def report(
 ) -> None:
     """Write a report: one HTML file with tables, pictures and how to repeat it.
 
-    Example:
+    Examples:
 
       pp-testbed report results/ --out report.html
     """
@@ -374,7 +374,7 @@ def compare(
 ) -> None:
     """Fit methods to one problem; print their scores and their distance to the exact posterior.
 
-    Example:
+    Examples:
 
       pp-testbed compare --methods mlp,my_method.py:METHOD --problem 2d/T30-rho0.1-s0 --figure fields.png
     """
@@ -507,7 +507,7 @@ def active(
 
     The priorities nll and joint-nll look at the labels before they are asked for: what there is to gain.
 
-    Example:
+    Examples:
 
       pp-testbed active --methods mlp,ensemble+,my_method.py:METHOD --figure active.png
     """
@@ -597,7 +597,7 @@ def robustness(
 ) -> None:
     """Do generative models agree on agents? Correlations of agents' scores and regrets between models.
 
-    Example:
+    Examples:
 
       pp-testbed run --suite activations --methods mlp,ensemble,ensemble+,hypermodel --out activations
 

@@ -21,8 +21,9 @@ class CannotWriteError(UsageError):
 def unknown(kind: str, name: str, options: Iterable[str]) -> UsageError:
     """The error for a misspelt name, with the nearest right ones.
 
-    >>> print(unknown("method", "ensembel", ["mlp", "ensemble"]))
-    unknown method 'ensembel'; did you mean 'ensemble'?
+    Examples:
+        >>> print(unknown("method", "ensembel", ["mlp", "ensemble"]))
+        unknown method 'ensembel'; did you mean 'ensemble'?
     """
     options = list(options)
     near = get_close_matches(name, options, n=3, cutoff=0.5)

@@ -31,6 +31,13 @@ def test_run_and_leaderboard(tmp_path):
     assert [row["num_train"] for row in rows] == [3, 3, 30, 30]
     assert call("leaderboard", tmp_path, "--format", "markdown").stdout.startswith("| method |")
     assert "\\begin{tabular}" in call("leaderboard", tmp_path, "--format", "latex").stdout
+    page = tmp_path.with_name(f"{tmp_path.name}.html")
+    assert f"a report of them in {page}" in result.stderr.replace("\n", "")
+    assert "4 cells" in page.read_text(encoding="utf-8")
+    assert call("report", tmp_path, "--out", page).exit_code == 0  # a report may be replaced
+    picture = tmp_path.with_name("agents.pdf")
+    assert call("figure", "agents", tmp_path, "--out", picture).exit_code == 0
+    assert picture.exists()
 
 
 def test_references_are_built_listed_and_shown(tmp_path):
@@ -62,6 +69,7 @@ def test_bandits_are_played_drawn_and_correlated(tmp_path):
     figure = ["--figure", tmp_path / "regret.png"]
     result = call("bandit", "--methods", f"oracle,{names}", *options, *figure)
     assert result.exit_code == 0
+    assert call("figure", "regret", bandits, "--out", tmp_path / "again.svg").exit_code == 0
     for word in ("oracle", "0.000 ± 0.000", "regret", f"regrets are in {bandits}"):
         assert word in result.output
     again = call("bandit", "--methods", names, *options, "--format", "csv")
@@ -160,6 +168,11 @@ def test_failed_cells_end_with_1(tmp_path):
         (["active", "--suite", "smoke"], "no problem with 1000 data"),
         (["correlate", "nowhere", "nothing"], "there is no directory nowhere"),
         (["robustness"], "give --results, --bandits or both"),
+        (["report", "nowhere"], "there is no results directory nowhere"),
+        (["report", "--out", "/nowhere/x.html"], "there is no directory /nowhere"),
+        (["run", "--report", "/nowhere/x.html"], "there is no directory /nowhere"),
+        (["figure", "agent"], "unknown figure 'agent'; did you mean 'agents'"),
+        (["figure", "regret", "nowhere"], "there is no directory nowhere"),
     ],
 )
 def test_mistakes_are_one_line_and_2(arguments, words, tmp_path, monkeypatch):
@@ -186,7 +199,18 @@ def test_help_is_quick_and_does_not_import_jax():
 
 
 def test_help_teaches():
-    for command in ("run", "leaderboard", "bandit", "active", "correlate", "robustness", "methods", "suites"):
+    for command in (
+        "run",
+        "report",
+        "figure",
+        "leaderboard",
+        "bandit",
+        "active",
+        "correlate",
+        "robustness",
+        "methods",
+        "suites",
+    ):
         assert command in call("--help").output
         assert call(command, "--help").exit_code == 0
     assert "--set" in call("run", "--help").output

@@ -159,8 +159,9 @@ SELECTIONS = {"thompson": Thompson, "ucb": UCB, "epsilon-greedy": EpsilonGreedy}
 def selection(text: str) -> Any:
     """A way to choose, by its name; its number may follow.
 
-    >>> selection("ucb:2").scale, selection("epsilon-greedy:0.1").epsilon
-    (2.0, 0.1)
+    Examples:
+        >>> selection("ucb:2").scale, selection("epsilon-greedy:0.1").epsilon
+        (2.0, 0.1)
     """
     name, colon, number = text.partition(":")
     if name not in SELECTIONS:
@@ -242,7 +243,7 @@ def play(
     The randomness of a step depends on the key and the step's number alone, so that a run can be cut
     anywhere.
 
-    Example:
+    Examples:
         >>> state = begin(key, agent, world)                                      # doctest: +SKIP
         >>> state, regrets = play(key, agent, Thompson(), world, state, 0, 1000)  # doctest: +SKIP
     """

@@ -97,7 +97,7 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
         reference: of `pt.reference`.
         key: for what is drawn at the probes and shuffled.
 
-    Example:
+    Examples:
         >>> comparison = compare(posterior, reference)
         >>> comparison.excess_kl_joint > 0, comparison.agreement > 0.5
         (True, True)

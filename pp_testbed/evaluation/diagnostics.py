@@ -124,7 +124,7 @@ def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
         posterior: chains.
         probes: inputs [N, d]; 128 fixed ones of the model if None.
 
-    Example:
+    Examples:
         >>> from pp_testbed.inference.mcmc import EllipticalSlice
         >>> chains = EllipticalSlice(warmup=10, num_draws=10, thinning=1).fit(problem.keys.fit, problem.task)
         >>> diagnose(chains).converged  # ten draws are too few

@@ -307,7 +307,7 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
         key: the same key gives the same test inputs, so that scores of two posteriors are paired.
         options: of `Evaluation`, such as `num_batches=1000, tau=5`; or `config`, a whole one.
 
-    Example:
+    Examples:
         >>> scores = evaluate(posterior, problem, key=problem.keys.evaluate)
         >>> scores.kl_joint > scores.kl_marginal, scores.labels
         (True, 'exact')

@@ -59,8 +59,9 @@ def num_outcomes(num_inputs: int, num_classes: int, tau: int, resampled: bool) -
 def label_sequences(tau: int, num_classes: int) -> Outcomes:
     """All K^tau label sequences at tau inputs, split into the first and the second half.
 
-    >>> label_sequences(10, 2).weight.shape
-    (32, 32)
+    Examples:
+        >>> label_sequences(10, 2).weight.shape
+        (32, 32)
     """
     first = tau - tau // 2
     left = _one_hot_sequences(first, num_classes)
@@ -85,8 +86,9 @@ def label_counts(tau: int, kappa: int, num_classes: int) -> Outcomes:
     kappa^-h. Two halves make 56 x 56 pairs where tau = 10 and kappa = K = 2; merged into counts of the whole
     they would be the 286 of the dyadic scheme.
 
-    >>> label_counts(10, 2, 2).weight.shape
-    (56, 56)
+    Examples:
+        >>> label_counts(10, 2, 2).weight.shape
+        (56, 56)
     """
     left, weight_left = _counts_of(tau - tau // 2, kappa, num_classes)
     right, weight_right = _counts_of(tau // 2, kappa, num_classes)

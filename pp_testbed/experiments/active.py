@@ -92,7 +92,7 @@ def active(
     Returns:
         A row per run and budget.
 
-    Example:
+    Examples:
         >>> pool = Suite("mine", (problem,))
         >>> active(["uniform"], pool, priorities=["uniform"], budgets=[1, 2], progress=False).status[0]
         'ok'

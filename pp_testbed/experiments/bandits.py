@@ -66,8 +66,9 @@ class Keys(NamedTuple):
 class Bandit:
     """N actions from the inputs' distribution of a generative model, and an environment from its prior.
 
-    >>> Bandit(make_model("mlp"), seed=3).name
-    'bandit-2d/A40-rho0.1-s3'
+    Examples:
+        >>> Bandit(make_model("mlp"), seed=3).name
+        'bandit-2d/A40-rho0.1-s3'
     """
 
     model: Any
@@ -252,7 +253,7 @@ def bandit(
     Returns:
         A row per run and logged step; `regret` is cumulative.
 
-    Example:
+    Examples:
         >>> bandit(["oracle"], dim=2, steps=5, seeds=2, progress=False).regret.tolist()[:2]
         [0.0, 0.0]
     """

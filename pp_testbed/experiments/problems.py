@@ -44,8 +44,9 @@ def key_of(name: str) -> Array:
 class Problem:
     """A task, and the environment that it came from.
 
-    >>> Problem(GenerativeMLP(temperature=0.1), num_train=100, seed=3).name
-    '2d/T100-rho0.1-s3'
+    Examples:
+        >>> Problem(GenerativeMLP(temperature=0.1), num_train=100, seed=3).name
+        '2d/T100-rho0.1-s3'
     """
 
     model: Model
@@ -170,7 +171,7 @@ def problem(
         model: "mlp" or "logistic".
         options: of the model, such as `input_dim=10, num_classes=3, hidden=(20, 20)`.
 
-    Example:
+    Examples:
         >>> problem(num_train=100, temperature=0.1, seed=3) == problem("2d/T100-rho0.1-s3")
         True
     """
@@ -234,8 +235,9 @@ class Suite:
     def filter(self, **values: Any) -> Suite:
         """The problems whose attributes have these values, or one of several values.
 
-        >>> len(suite("2d").filter(num_train=100, temperature=[0.1, 0.5]))
-        20
+        Examples:
+            >>> len(suite("2d").filter(num_train=100, temperature=[0.1, 0.5]))
+            20
         """
         known = ("name", "seed", "input_dim", "num_train", "temperature", "num_classes")
         for attribute in values:
@@ -331,8 +333,9 @@ SUITES: dict[str, tuple[str, Callable[[], list[Problem]]]] = {
 def suite(name: str) -> Suite:
     """A suite by its name: see `SUITES`, or `pp-testbed suites`.
 
-    >>> len(suite("2d"))
-    210
+    Examples:
+        >>> len(suite("2d"))
+        210
     """
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
@@ -342,8 +345,9 @@ def suite(name: str) -> Suite:
 def tuning_suite(name: str) -> Suite:
     """The problems that methods are tuned on: those of a suite, with seeds 1000 and 1001 instead.
 
-    >>> tuning_suite("2d")[0].name
-    '2d/T1-rho0.01-s1000'
+    Examples:
+        >>> tuning_suite("2d")[0].name
+        '2d/T1-rho0.01-s1000'
     """
     kinds = dict.fromkeys((problem.model, problem.num_train) for problem in suite(name))
     problems = tuple(Problem(*kind, seed) for kind in kinds for seed in TUNING_SEEDS)

@@ -283,7 +283,7 @@ def reference(
         build: whether to build it (about ten seconds at T = 10) where there is none.
         jobs: processes that build.
 
-    Example:
+    Examples:
         >>> reference("2d/T10-rho0.1-s0").converged
         True
     """

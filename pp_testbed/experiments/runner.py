@@ -52,7 +52,7 @@ def run(
     Returns:
         One row per cell of this call; `experiments.store.SCHEMA` has the columns.
 
-    Example:
+    Examples:
         >>> len(run("smoke", ["uniform", "prior"], out="results/", progress=False))
         4
     """

@@ -119,7 +119,7 @@ def sbc(
         out: a directory with one file per problem; what is there is not run again.
         jobs: worker processes; 0 runs everything in this one.
 
-    Example:
+    Examples:
         >>> sbc("uniform", num_problems=50, num_train=10, progress=False).passed
         False
     """

@@ -19,8 +19,9 @@ class MethodSpec:
 
     `preset` is as for `inference.base.method`.
 
-    >>> MethodSpec("ensemble", (("size", "30"),)).resolve().size
-    30
+    Examples:
+        >>> MethodSpec("ensemble", (("size", "30"),)).resolve().size
+        30
     """
 
     text: str

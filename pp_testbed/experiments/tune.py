@@ -278,7 +278,7 @@ def tune(
         progress: as for `run`.
         config: as for `run`.
 
-    Example:
+    Examples:
         >>> len(tune("knn", suite="smoke", grid={"k": [1, 10]}, progress=False).table())
         2
     """

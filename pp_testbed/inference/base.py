@@ -260,7 +260,7 @@ def finite(function: Callable[[Any], Any], weights: Any = None) -> Plain:
         function: any Python; called with a NumPy array.
         weights: of the draws, non-negative; equal if None.
 
-    Example:
+    Examples:
         >>> posterior = finite(lambda x: np.zeros((5, len(x), 2)))
         >>> posterior.logits(jax.random.key(0), np.ones((3, 2))).shape
         (5, 3, 2)
@@ -301,8 +301,9 @@ def method(name: str, *, preset: str = "tuned", **options: Any) -> Method:
             the published defaults (of methods that are not in the paper, their classes'); or a JSON file
             that `pp-testbed tune --save` wrote, over the tuned ones.
 
-    >>> method("ensemble", size=30).size
-    30
+    Examples:
+        >>> method("ensemble", size=30).size
+        30
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)

@@ -72,7 +72,7 @@ class Dropout(EpistemicAgent):
         rate: p, the probability that a unit is dropped.
         mask_inputs: whether inputs are dropped too.
 
-    Example:
+    Examples:
         >>> Dropout(rate=0.5).hidden
         (100, 100)
     """

@@ -38,7 +38,7 @@ class Laplace(Trained):
             "evidence", the marginal likelihood in the same approximation, with θ̂ held fixed.
         predictive: "linearised" or "network".
 
-    Example:
+    Examples:
         >>> Laplace(subset="last-layer").predictive
         'linearised'
     """

@@ -148,7 +148,7 @@ class Ensemble(Trained, Trainable):
     Args:
         size: members.
 
-    Example:
+    Examples:
         >>> Ensemble(size=30, l2=10.0).size
         30
     """

@@ -82,9 +82,10 @@ class Refreshed:
 def online(method: Any) -> Any:
     """A method as one that learns online: itself, or `Refreshed`.
 
-    >>> from pp_testbed.inference.base import method
-    >>> online(method("mlp")).name, type(online(method("nuts"))).__name__
-    ('mlp', 'Refreshed')
+    Examples:
+        >>> from pp_testbed.inference.base import method
+        >>> online(method("mlp")).name, type(online(method("nuts"))).__name__
+        ('mlp', 'Refreshed')
     """
     if callable(getattr(method, "begin", None)):
         return method

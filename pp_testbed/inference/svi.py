@@ -285,7 +285,7 @@ class SVI(Trainable):
         num_starts: how many starts are trained; the one with the lowest mean loss over the last
             tenth of its steps is kept. Online there is one.
 
-    Example:
+    Examples:
         >>> from numpyro.infer.autoguide import AutoNormal
         >>> SVI(AutoNormal, num_steps=2000).num_steps
         2000

@@ -128,7 +128,7 @@ class Task:
         num_train: T, how many of the P rows are data. The rows after them repeat the data, so that
             problems of different T share one compiled program; outside the runner P equals T.
 
-    Example:
+    Examples:
         >>> problem.task.x.shape, problem.task.num_classes
         ((10, 2), 2)
     """

@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib import rc_context
 
 import pp_testbed
 from pp_testbed.errors import UsageError
@@ -100,7 +99,7 @@ def write_report(
         references: the table of `pt.references()`, which is read if this is None.
         calibrations: what `experiments.sbc.calibrations` read.
 
-    Example:
+    Examples:
         >>> write_report(frame, "report.html").name
         'report.html'
     """
@@ -450,7 +449,7 @@ def _pictures(drawers: dict[str, Callable[[], Any]]) -> tuple[list[tuple[str, st
             continue
         figure = np.array(axes, dtype=object).flat[0].figure
         buffer = io.BytesIO()
-        with rc_context(plots.STYLE):
+        with plots.style():
             figure.savefig(buffer, format="svg", metadata={"Date": None})
         plt.close(figure)
         pictures.append((_address(buffer.getvalue(), "image/svg+xml"), words))

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import rc_context
 
 from pp_testbed.errors import UsageError
 from pp_testbed.experiments.store import write_whole
@@ -35,7 +34,7 @@ from pp_testbed.report.plots.scores import (
     sweep,
     temperature,
 )
-from pp_testbed.report.plots.style import STYLE, styles
+from pp_testbed.report.plots.style import STYLE, style, styles
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -73,7 +72,7 @@ def save(axes: Any, path: str | Path) -> None:
     if path.suffix not in FORMATS:
         raise UsageError(f"{path}: expected a name that ends in .png, .pdf or .svg")
     figure = np.array(axes, dtype=object).flat[0].figure
-    with rc_context(STYLE):
+    with style():
         try:
             write_whole(path, lambda file: figure.savefig(file, format=path.suffix[1:]))
         except OSError as error:
@@ -98,6 +97,7 @@ __all__ = [
     "robustness",
     "save",
     "size",
+    "style",
     "styles",
     "sweep",
     "tau_growth",

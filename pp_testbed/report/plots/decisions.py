@@ -23,10 +23,10 @@ from pp_testbed.report.decisions import (
     tables_of_models,
 )
 from pp_testbed.report.leaderboard import SCORES, method_labels
-from pp_testbed.report.plots.style import DIVERGING, panels, styled, styles
+from pp_testbed.report.plots.style import DIVERGING, panels, style, styles
 
 
-@styled
+@style()
 def regret(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Cumulative regret against time, means over seeds with their standard errors; a panel per bandit.
 
@@ -56,7 +56,7 @@ def regret(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     return made.axes[: len(places)]
 
 
-@styled
+@style()
 def correlation(
     bandits: pd.DataFrame,
     results: pd.DataFrame,
@@ -99,7 +99,7 @@ def correlation(
     return made.axes
 
 
-@styled
+@style()
 def robustness(
     results: pd.DataFrame | None = None,
     bandits: pd.DataFrame | None = None,
@@ -133,7 +133,7 @@ def robustness(
     return made.axes
 
 
-@styled
+@style()
 def learning(frame: pd.DataFrame, score: str = "kl_joint", ax: Any = None) -> np.ndarray:
     """The score against the number of labels, means over pools with standard errors; a panel per method.
 

@@ -15,14 +15,14 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.evaluator import evaluate
 from pp_testbed.experiments.sbc import LEVEL, QUANTITIES, Calibration, band, ecdf_gap
 from pp_testbed.inference.base import log_weights_of
-from pp_testbed.report.plots.style import FIELD, PALETTE, panels, styled, styles
+from pp_testbed.report.plots.style import FIELD, PALETTE, panels, style, styles
 
 EXTENT, RESOLUTION = 3.0, 81  # of the square of inputs that is shown, and its pixels per side
 NUM_DRAWS = 500  # of which a field is the mean
 TAUS = (1, 2, 5, 10)
 
 
-@styled
+@style()
 def predictive_fields(
     problem: Any, posteriors: Mapping[str, Any], draws: int = 0, ax: Any = None
 ) -> np.ndarray:
@@ -36,7 +36,7 @@ def predictive_fields(
         draws: how many single draws to show of each posterior, which then has a row of its own.
         ax: 1 + len(posteriors) axes or, with draws, len(posteriors) · (2 + draws).
 
-    Example:
+    Examples:
         >>> fields = {"mlp": posterior, "NUTS": reference.posterior}
         >>> [axis.get_title() for axis in predictive_fields(problem, fields)]
         ['truth', 'mlp', 'NUTS']
@@ -85,7 +85,7 @@ def _draw_field(axis: Axes, problem: Any, field: np.ndarray, title: str) -> Any:
     return image
 
 
-@styled
+@style()
 def tau_growth(
     problem: Any, posteriors: Mapping[str, Any], taus: Sequence[int] = TAUS, ax: Any = None
 ) -> np.ndarray:
@@ -99,7 +99,7 @@ def tau_growth(
         taus: numbers of labels.
         ax: two axes.
 
-    Example:
+    Examples:
         >>> axes = tau_growth(problem, {"mlp": posterior}, taus=[1, 10])
     """
     made, looks = panels(2, 3.4, ax), styles(posteriors)
@@ -116,7 +116,7 @@ def tau_growth(
     return made.axes
 
 
-@styled
+@style()
 def calibration_ranks(calibrations: Sequence[Calibration], ax: Any = None) -> np.ndarray:
     """ECDF of the normalised ranks minus the uniform's, in the simultaneous band: a panel per method.
 

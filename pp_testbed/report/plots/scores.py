@@ -18,7 +18,7 @@ from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.store import OK
 from pp_testbed.report.leaderboard import SCORES, exact_cells, method_labels, without_superseded
-from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, panels, styled, styles
+from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, panels, style, styles
 
 
 def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -33,7 +33,7 @@ def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) 
     return pd.concat([good, exact], ignore_index=True) if len(exact) else good
 
 
-@styled
+@style()
 def agents(
     frame: pd.DataFrame, baseline: str = "mlp", ax: Any = None, references: pd.DataFrame | None = None
 ) -> np.ndarray:
@@ -47,7 +47,7 @@ def agents(
         ax: three axes to draw on.
         references: the table of `pt.references()`, read if this is None.
 
-    Example:
+    Examples:
         >>> [axis.get_xlabel() for axis in agents(frame)]
         ['d¹ / mlp', 'd¹⁰ / mlp', 'd¹⁰,² / mlp']
     """
@@ -71,7 +71,7 @@ def agents(
     return made.axes
 
 
-@styled
+@style()
 def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> Axes:
     """d¹ against d¹⁰, a point per method: those that are equal in the one differ in the other.
 
@@ -87,7 +87,7 @@ def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame
     return axis
 
 
-@styled
+@style()
 def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> Axes:
     """d¹⁰ against the seconds that fitting a problem takes: who is below and left of others is better.
 
@@ -122,7 +122,7 @@ def scatter(points: dict[str, Any], ax: Any = None) -> Axes:
     return axis
 
 
-@styled
+@style()
 def data(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> np.ndarray:
     """d¹ and d¹⁰ against the number of data.
 
@@ -134,7 +134,7 @@ def data(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     return over_problems(complete_cells(frame, references), "num_train", "training data T", ax)
 
 
-@styled
+@style()
 def temperature(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> np.ndarray:
     """d¹ and d¹⁰ against the temperature.
 
@@ -170,7 +170,7 @@ def mean_and_error(cells: pd.DataFrame, score: str) -> tuple[float, float]:
     return cells[score].mean(), stderr_of_mean(cells[score], strata(cells))
 
 
-@styled
+@style()
 def regimes(
     frame: pd.DataFrame, baseline: str = "mlp", ax: Any = None, references: pd.DataFrame | None = None
 ) -> np.ndarray:
@@ -207,7 +207,7 @@ def regimes(
     return made.axes[: len(others)]
 
 
-@styled
+@style()
 def size(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Scores against the number of members of an ensemble: a panel per method of several sizes.
 
@@ -218,7 +218,7 @@ def size(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     return profile(frame, "size", ax, ["size"])
 
 
-@styled
+@style()
 def prior(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Scores against the scale of additive prior functions, and by bootstrap: a panel per method and option.
 
@@ -229,7 +229,7 @@ def prior(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     return profile(frame, "prior", ax, ["prior_scale", "bootstrap"])
 
 
-@styled
+@style()
 def sweep(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """Scores against every hyperparameter of which there are several values: a panel per method and option.
 

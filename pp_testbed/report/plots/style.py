@@ -6,14 +6,15 @@ pictures survive being printed in grey.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
-from matplotlib import rc_context
+from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -51,13 +52,26 @@ STYLE: Any = {
     "pdf.fonttype": 42,
 }
 
-styled = rc_context(STYLE)  # the decorator of every function that draws
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The settings of `STYLE`, for a while; `@style()` decorates every function that draws.
+
+    Not `matplotlib.rc_context`, which restores all settings: also that a notebook shows figures, which it
+    sets when the first is made.
+    """
+    before = {name: rcParams[name] for name in STYLE}
+    rcParams.update(STYLE)
+    try:
+        yield
+    finally:
+        rcParams.update(before)
 
 
 def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and dashes of each label, the same for the same set of labels.
 
-    Example:
+    Examples:
         >>> styles(["mlp", "bbb"])["bbb"]
         {'color': '#0072B2', 'marker': 'o', 'ls': '-'}
     """

@@ -193,7 +193,7 @@ def test_fields_show_the_truth_the_mean_and_single_draws():
     axes = pt.plots.predictive_fields(problem, fields)
     assert [axis.get_title() for axis in axes] == ["truth", "two", "prior"]
     axes = pt.plots.predictive_fields(problem, fields, draws=3)
-    titles = ["truth", "two", "two, draw 1", "two, draw 2", "two has 2 draws"]
+    titles = ["truth", "two", "two, draw 1", "two, draw 2", "two has no draw 3"]
     assert [axis.get_title() for axis in axes[:5]] == titles
     mean, one, other = (np.asarray(axis.images[0].get_array()) for axis in axes[1:4])
     np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-6)

@@ -50,7 +50,11 @@ def predictive_fields(
     shown = [field for row in rows for field in (truth, *row)] if draws else [truth, *chain(*rows)]
     made = panels(len(shown), 2.1, ax, columns=2 + draws if draws else None)
     for axis, (title, field) in zip(made.axes, shown, strict=True):
-        image = _draw_field(axis, problem, np.asarray(field), title)
+        axis.set_title(title)
+        if field is None:
+            axis.set_axis_off()
+        else:
+            image = _draw_field(axis, problem, np.asarray(field))
     made.figure.colorbar(image, ax=list(made.axes), label="p(y = 1 | x)", shrink=0.8)
     if made.is_own:
         made.titles(problem.name)
@@ -62,12 +66,14 @@ def _fields_of(posterior: Any, title: str, x: Any, draws: int) -> list[tuple[str
     logits = posterior.logits(jax.random.key(0), x, NUM_DRAWS)
     weights = jnp.exp(log_weights_of(posterior, len(logits)))
     probs = jax.nn.softmax(logits)[..., 1]
-    single = [(f"{title}, draw {i + 1}", probs[i]) for i in range(min(draws, len(probs)))]
-    single += [(f"{title} has {len(probs)} draws", jnp.full(len(x), jnp.nan))] * (draws - len(single))
+    single: list[tuple[str, Any]] = [
+        (f"{title}, draw {i + 1}", probs[i]) for i in range(min(draws, len(probs)))
+    ]
+    single += [(f"{title} has no draw {i + 1}", None) for i in range(len(single), draws)]
     return [(title, jnp.einsum("m,mn->n", weights, probs)), *single]
 
 
-def _draw_field(axis: Axes, problem: Any, field: np.ndarray, title: str) -> Any:
+def _draw_field(axis: Axes, problem: Any, field: np.ndarray) -> Any:
     square = (-EXTENT, EXTENT)
     image = axis.imshow(
         field.reshape(RESOLUTION, RESOLUTION),
@@ -81,7 +87,7 @@ def _draw_field(axis: Axes, problem: Any, field: np.ndarray, title: str) -> Any:
     for label, marker in enumerate("^o"):
         left, up = x[y == label].T
         axis.scatter(left, up, marker=marker, c="white", s=16, edgecolors="black", linewidths=0.7)
-    axis.set(title=title, xlim=square, ylim=square, xticks=[-2, 0, 2], yticks=[-2, 0, 2])
+    axis.set(xlim=square, ylim=square, xticks=[-2, 0, 2], yticks=[-2, 0, 2])
     return image
 
 
@@ -110,7 +116,7 @@ def tau_growth(
             errors = [getattr(each, score + "_stderr") for each in scores]
             axis.errorbar(taus, means, errors, label=label, **looks[label])
     for axis, kind in zip(made.axes, ("i.i.d. inputs", "inputs resampled from two"), strict=True):
-        axis.set(xlabel="labels τ", title=f"{problem.name}\n{kind}")
+        axis.set(xlabel="labels τ", xticks=taus, title=f"{problem.name}\n{kind}")
     made.axes[0].set_ylabel("KL divergence of τ labels")
     made.legend()
     return made.axes

@@ -768,6 +768,7 @@ def suites(
 
 def main() -> None:
     """The entry point of `pp-testbed`."""
+    os.environ.setdefault("MPLBACKEND", "agg")  # pictures are files here, whatever the desktop is
     app()
 
 

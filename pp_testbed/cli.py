@@ -119,12 +119,15 @@ def run(
     """
     with plain_errors():
         from pp_testbed.experiments.runner import run as run_suite
+        from pp_testbed.experiments.store import create_directory
         from pp_testbed.report.leaderboard import FORMATS
         from pp_testbed.report.page import check_report, write_report
 
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
-        page = report or out.absolute().with_name(f"{out.absolute().name}.html")
+        page = report or out.resolve().with_name(f"{out.resolve().name}.html")
+        if report is None:
+            create_directory(page.parent, "a report")
         check_report(page)
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
@@ -389,6 +392,10 @@ def compare(
 
         _check_figure(figure)
         exact = reference(problem, store=store)
+        if figure is not None:
+            from pp_testbed.report.plots.posteriors import check_field
+
+            check_field(exact.problem)
         keys, task = exact.problem.keys, exact.problem.task
         rows, fields = [{"method": "nuts (reference)", **exact.scores.asdict()}], {}
         for spec in _specs(methods, settings or [], preset):

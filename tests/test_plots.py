@@ -160,7 +160,7 @@ def test_results_that_cannot_be_drawn_say_so(results):
     one = results[results.method == "mlp"]
     with pytest.raises(pt.UsageError, match="no method of these results has several values of size"):
         pt.plots.size(one)
-    with pytest.raises(pt.UsageError, match=r"one temperature only, 0\.1"):
+    with pytest.raises(pt.UsageError, match=r"are of one temperature only, 0\.1"):
         pt.plots.temperature(one[one.temperature == 0.1])
     with pytest.raises(pt.UsageError, match="unknown baseline 'mpl'"):
         pt.plots.agents(results, baseline="mpl")

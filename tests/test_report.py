@@ -14,6 +14,7 @@ from pp_testbed.experiments.aggregate import paired_difference
 from pp_testbed.experiments.identity import describe
 from pp_testbed.experiments.sbc import Calibration
 from pp_testbed.report import page
+from pp_testbed.report.leaderboard import without_superseded
 from tests.test_leaderboard import references_table, results
 
 EXACT = references_table(
@@ -24,6 +25,7 @@ EXACT = references_table(
     divergent=0.0,
     kl_marginal=0.1,
     kl_dyadic=0.3,
+    kl_joint_bias=0.01,
     num_train=1,
 )
 EVIL = "<img src=x onerror=alert(1)>"
@@ -62,7 +64,7 @@ def frame():
 def report(tmp_path_factory, frame):
     path = tmp_path_factory.mktemp("report") / "report.html"
     ranks = np.linspace(0.0, 1.0, 50)[:, None] * np.ones((1, 5))
-    calibrations = [("{}", Calibration("mlp", 3, 0.1, ranks))]
+    calibrations = [(json.dumps({"name": "mlp"}), Calibration("mlp", 3, 0.1, ranks))]
     return pt.write_report(frame, path, references=EXACT, calibrations=calibrations)
 
 
@@ -129,9 +131,10 @@ def test_sections_say_what_they_are_about(report):
         "1 of 19 cells failed",
         "on the 1 of 6 problems that have a converged reference",
         "T = 1, 2; ρ = 0.1; seeds 0-2",
-        "Scores against the temperature are not drawn: the results have one temperature only",
+        "Scores against the temperature are not drawn: the problems that all methods have are of one",
         '<td data-value="0.1">0.1</td>',
         "jax 0.10.2",
+        "of which for finite draws",
     ):
         assert words in text, words
 
@@ -139,12 +142,13 @@ def test_sections_say_what_they_are_about(report):
 def test_paired_differences_are_those_of_common_problems(frame):
     good = frame[frame.status == "ok"]
     one, other = (good[good.method == name] for name in ("ensemble+", "mlp"))
-    value, error = paired_difference(one.iloc[:4], other)
+    value, error, freedom = paired_difference(one.iloc[:4], other)
+    assert freedom == 2
     gaps = one.kl_joint.to_numpy()[:4] - other.kl_joint.to_numpy()[:4]
     assert value == pytest.approx(gaps.mean())
     # Three problems of one stratum, and one of another, which borrows their variance.
     assert error == pytest.approx(np.sqrt(4 * gaps[:3].var(ddof=1)) / 4)
-    table = page._differences(good.assign(label=good.method))
+    table = page._differences(good)
     names = [row[0].text for row in table.rows]
     assert names == list(good.groupby("method").kl_joint.mean().sort_values().index)
     assert all(row[1 + i].text == "" for i, row in enumerate(table.rows))
@@ -176,6 +180,50 @@ def test_other_files_are_not_replaced(frame, tmp_path):
     assert mine.read_text() == "my notes"
     with pytest.raises(pt.UsageError, match="no results"):
         pt.write_report(frame[:0], tmp_path / "empty.html")
+
+
+def test_infinite_scores_are_shown_and_sorted(frame, browser, tmp_path):
+    """The score of mlp is ∞: others are better by −∞, and have no ratio to it."""
+    some = frame[frame.method.isin(["mlp", "ensemble+"])].copy()
+    some.loc[some.index[some.method == "mlp"][0], "kl_joint"] = np.inf
+    path = pt.write_report(some, tmp_path / "report.html", references=EXACT)
+    tab = browser.new_page()
+    tab.goto(path.as_uri())
+    table = tab.locator("#paired-differences table")
+    assert table.locator("td").all_inner_texts() == ["ensemble+", "", "−∞", "mlp", "∞", ""]
+    for order in (["mlp", "ensemble+"], ["mlp", "ensemble+"]):  # what is missing is last, either way
+        table.locator("th button").nth(1).click()
+        assert table.locator("td:first-child").all_inner_texts() == order
+    board = tab.locator("#leaderboard tbody tr").all_inner_texts()
+    assert "∞" in board[1]
+    assert "d¹⁰ / mlp" not in tab.locator("#leaderboard thead").inner_text()
+    tab.close()
+
+
+def test_names_and_frames_of_all_kinds(frame, tmp_path):
+    """What matplotlib takes for mathematics, nullable columns, a provenance that is not ours, no error."""
+    odd = frame.assign(method=frame.method.replace({"mlp": r"_a$\foo$"}), provenance="by hand")
+    odd = odd.convert_dtypes().assign(error=None)
+    path = pt.write_report(odd, tmp_path / "report.html", references=EXACT)
+    text = path.read_text(encoding="utf-8")
+    assert r"_a$\foo$" in text
+    assert "by hand" in text
+    assert "1 of 19 cells failed" in text
+
+
+def test_variants_keep_their_failures(frame, tmp_path):
+    """A configuration that failed is not excused by another one of the same method; edited code is."""
+    good = frame[frame.method == "mlp"]
+    config = json.loads(good.config.iloc[0])
+    broken = good.iloc[:1].assign(status="error", error="no", kl_joint=np.nan)
+    variant = broken.assign(
+        config=json.dumps(config | {"method": {"name": "mlp", "l2": 10.0}}), config_hash="v"
+    )
+    codes = [json.dumps(config | {"method": {"class": f"m.M@{digest * 12}"}}) for digest in "ab"]
+    edited = pd.concat([good.assign(config=codes[0]), broken.assign(config=codes[1], config_hash="e")])
+    assert (without_superseded(pd.concat([good, variant])).status != "ok").sum() == 1
+    assert (without_superseded(edited).status == "ok").all()
+    assert len(without_superseded(pd.concat([good, good]))) == len(good)
 
 
 @pytest.mark.parametrize("methods", [["broken"], ["ensemble+"]])

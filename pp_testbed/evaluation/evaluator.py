@@ -103,7 +103,7 @@ class Scores:
     """The scores of one posterior on one problem, in nats where they are divergences.
 
     `_stderr` is the standard error over test inputs; `_bias` how much the finite number of draws
-    adds in expectation, by the jackknife: 0 for finite posteriors, which have no such bias.
+    adds in expectation, by the jackknife: 0 for finite posteriors but chains, which are draws too.
 
     Attributes:
         kl_marginal: d¹, E KL(P*(y|x) || P(y|x)).

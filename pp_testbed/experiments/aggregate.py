@@ -39,7 +39,7 @@ def paired_ratio(
     The delta method: the error of r is that of mean(a - r b), divided by mean b.
     """
     both = _both(cells, reference, score)
-    if both.empty:
+    if both.empty or not np.isfinite(both[score + "_baseline"]).all():
         return float("nan"), float("nan")
     base = both[score + "_baseline"].mean()
     ratio = both[score].mean() / base
@@ -49,11 +49,16 @@ def paired_ratio(
 
 def paired_difference(
     cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint"
-) -> tuple[float, float]:
-    """Mean difference of a score on common problems, and its standard error; NaN where there are none."""
+) -> tuple[float, float, int]:
+    """Mean difference of a score on common problems, its standard error, and that one's degrees of freedom.
+
+    NaN where there are none; the degrees of freedom are those of the variance within strata or, where each
+    has one problem, between all.
+    """
     both = _both(cells, reference, score)
-    difference = both[score] - both[score + "_baseline"]
-    return float(difference.mean()), stderr_of_mean(difference, strata(both))
+    difference, kinds = both[score] - both[score + "_baseline"], strata(both)
+    freedom = len(both) - kinds.nunique() or len(both) - 1
+    return float(difference.mean()), stderr_of_mean(difference, kinds), freedom
 
 
 def _both(cells: pd.DataFrame, reference: pd.DataFrame, score: str) -> pd.DataFrame:

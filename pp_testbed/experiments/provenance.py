@@ -30,6 +30,8 @@ def cores() -> int:
 def provenance() -> str:
     """What makes results in this process, as JSON with sorted keys."""
     name = Path(sys.argv[0]).name if sys.argv else ""
-    command = shlex.join([name, *sys.argv[1:]]) if name == "pp-testbed" else "pt.run in Python"
+    is_ours = name in ("pp-testbed", "pp-testbed.exe", "__main__.py")
+    command = shlex.join(["pp-testbed", *sys.argv[1:]]) if is_ours else f"pt.run in {name or 'Python'}"
     machine = f"{platform.system()} {platform.machine()}, {cores()} cores"
-    return json.dumps({"command": command, "machine": machine, **versions()}, sort_keys=True)
+    others = {package: version(package) for package in ("optax", "scikit-learn")}
+    return json.dumps({"command": command, "machine": machine, **versions(), **others}, sort_keys=True)

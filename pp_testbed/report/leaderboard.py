@@ -90,10 +90,18 @@ def leaderboard(
 
 
 def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
-    """Results without failures of a method on a problem that another version of it has done."""
-    done = set(map(tuple, frame.loc[frame.status == OK, ["problem", "method"]].to_numpy()))
-    again = [pair in done for pair in zip(frame.problem, frame.method, strict=True)]
-    return frame[(frame.status == OK) | ~np.array(again, dtype=bool)]
+    """Results without failures on a problem that other code of the same method and options has done.
+
+    Code is in a configuration as a digest: a method that was mended is another one, of the same options. What
+    is there twice is taken once.
+    """
+    frame = frame.drop_duplicates(["problem", "method", "config_hash", "version"])
+    options = frame.config.str.replace(r"@[0-9a-f]{12}", "", regex=True)
+    keys = list(zip(frame.problem, frame.method, options, strict=True))
+    is_good = (frame.status == OK).to_numpy()
+    done = {key for key, good in zip(keys, is_good, strict=True) if good}
+    again = np.array([key in done for key in keys], dtype=bool)
+    return frame[is_good | ~again]
 
 
 def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
@@ -102,9 +110,9 @@ def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
     for name in [*COLUMNS, *OPTIONAL]:
         there = good[good[name].notna()] if name in OPTIONAL else good
         row[name] = there[name].mean()
-        row[name + "_stderr"] = stderr_of_mean(there[name], strata(there))
+        if name != "fit_seconds":  # which the cells of a batch share
+            row[name + "_stderr"] = stderr_of_mean(there[name], strata(there))
     row["calibration_error"] = good.calibration_error.mean()
-    row["calibration_error_stderr"] = float("nan")
     row["ratio"], row["ratio_stderr"] = paired_ratio(good, reference)
     return row
 
@@ -185,7 +193,7 @@ def render_plain(table: pd.DataFrame, style: str = "table") -> Any:
 
     def cells() -> tuple[list[str], list[list[str]], list[bool]]:
         numeric = [pd.api.types.is_numeric_dtype(kind) for kind in table.dtypes]
-        return list(table.columns), [[_text(value) for value in row] for row in table.to_numpy()], numeric
+        return list(table.columns), [[as_text(value) for value in row] for row in table.to_numpy()], numeric
 
     return _styled(table, style, cells)
 
@@ -199,7 +207,7 @@ def render_across(table: pd.DataFrame, style: str = "table") -> Any:
     for name in names:
         errors = table.get(name + "_stderr", pd.Series(np.nan, index=table.index))
         pairs = zip(table[name], errors, strict=True)
-        rows.append([name, *(_text(v) if np.isnan(e) else with_error(v, e) for v, e in pairs)])
+        rows.append([name, *(as_text(v) if np.isnan(e) else with_error(v, e) for v, e in pairs)])
     return render_plain(pd.DataFrame(rows, columns=["", *table.method]), style)
 
 
@@ -242,7 +250,7 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
     heads = [*groups, "problems", *columns.values()]
     rows = []
     for row in table.to_dict("records"):
-        cells = [_text(row[group]) for group in groups]
+        cells = [as_text(row[group]) for group in groups]
         failed = f" (+{row['failed']} failed)" if row["failed"] else ""
         cells.append(f"{row['problems']}{failed}")
         cells += [with_error(row[name], row.get(name + "_stderr", float("nan"))) for name in columns]
@@ -250,16 +258,17 @@ def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str
     return heads, rows, [head != "method" for head in heads]
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A value of a table in four significant digits."""
     if isinstance(value, float):
-        return "–" if np.isnan(value) else f"{value:.4g}"
+        return "–" if np.isnan(value) else f"{value:.4g}".replace("inf", "∞").replace("-∞", "−∞")
     return str(value)
 
 
 def with_error(value: float, error: float) -> str:
     """Value ± error, both to the second significant digit of the error, but at least three places."""
     if not np.isfinite(value):
-        return "–" if np.isnan(value) else "∞"
+        return as_text(value)
     places = 3
     if np.isfinite(error) and error > 0:
         places = int(np.clip(1 - np.floor(np.log10(error)), 2, 4))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,19 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
+from scipy.stats import t as student
 
 import pp_testbed
 from pp_testbed.errors import UsageError
-from pp_testbed.experiments.aggregate import paired_difference
+from pp_testbed.experiments.aggregate import paired_difference, strata
 from pp_testbed.experiments.references import references as shipped_references
-from pp_testbed.experiments.store import OK, write_whole
+from pp_testbed.experiments.store import OK, SCHEMA, write_whole
 from pp_testbed.report import plots
 from pp_testbed.report.leaderboard import (
     COLUMNS,
     OPTIONAL,
     SCORES,
+    as_text,
     exact_cells,
     exact_scores,
     leaderboard,
@@ -43,7 +46,7 @@ from pp_testbed.report.leaderboard import (
 )
 
 MARK = "<!doctype html>\n<!-- a report of pp_testbed -->"  # files that begin like this may be replaced
-SIGNIFICANT = 2.0  # standard errors, from which on a difference is set in bold
+LEVEL = 0.95  # of the interval that must not have 0 in it for a difference to be bold
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,17 @@ def write_report(
     check_report(path)
     if frame.empty:
         raise UsageError("there are no results to report")
+    frame = frame.astype({field.name: float for field in SCHEMA if field.type == "double"})
     template = files("pp_testbed.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["code"] = _code
     text = environment.from_string(template).render(_contents(frame, baseline, references, calibrations))
-    write_whole(path, lambda file: file.write(f"{MARK}\n{text}".encode()))
+    try:
+        write_whole(path, lambda file: file.write(f"{MARK}\n{text}".encode()))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
     return path
 
 
@@ -137,12 +144,14 @@ def _contents(
     if references is None:
         references = shipped_references()
     frame = without_superseded(frame)
-    labelled = frame.assign(label=method_labels(frame))
-    good = labelled[labelled.status == OK]
-    if baseline not in set(good.label) and baseline == "mlp" and len(good):
-        baseline = str(good.label.iloc[0])  # results without mlp have a report too
+    names = frame.method
+    frame = frame.assign(method=method_labels(frame))  # from here on a method is one configuration
+    good = frame[frame.status == OK]
+    if baseline == "mlp" and baseline not in set(good.method) and len(good):
+        variants = good.method[names[good.index] == "mlp"]
+        baseline = str((variants if len(variants) else good.method).iloc[0])
     board = leaderboard(frame, baseline=baseline, references=references, calibrations=calibrations)
-    sections = [_summary(board, baseline)]
+    sections = [_summary(board, baseline, good)]
     if len(good):
         sections += [
             _comparison(frame, good, baseline, references),
@@ -152,7 +161,7 @@ def _contents(
             _cost(frame, good, references),
             _diagnostics(good),
         ]
-    sections += [_failures(labelled), _repetition(labelled)]
+    sections += [_failures(frame), _repetition(frame)]
     suites = ", ".join(sorted(set(frame.suite.dropna()))) or "custom"
     return {
         "title": f"{board.method.nunique()} methods on {frame.problem.nunique()} problems of {suites}",
@@ -165,7 +174,7 @@ def _contents(
     }
 
 
-def _summary(board: pd.DataFrame, baseline: str) -> Section:
+def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
     columns = SCORES | {"ratio": f"d¹⁰ / {baseline}"} | OPTIONAL | {"calibration_error": "SBC error"}
     columns |= {name: head for name, head in COLUMNS.items() if name not in SCORES}
     shown = {name: head for name, head in columns.items() if board[name].notna().any()}
@@ -175,6 +184,8 @@ def _summary(board: pd.DataFrame, baseline: str) -> Section:
         "at ten inputs, d¹⁰,² of ten labels at inputs resampled from two. The ratio, and the distance to the "
         "exact posterior (NUTS), are paired by problem."
     )
+    if not good.assign(kind=strata(good)).duplicated(["method", "kind"]).any():
+        text += " There is one seed of each kind of problem here: the errors are between all problems."
     return Section("Leaderboard", text, [_table("leaderboard", board, ["method", "problems"], shown)])
 
 
@@ -187,26 +198,24 @@ def _comparison(frame: pd.DataFrame, good: pd.DataFrame, baseline: str, referenc
     )
     text = (
         "d¹⁰ of the row's method minus that of the column's, on the problems that both have, with its "
-        f"standard error; bold from {SIGNIFICANT:g} standard errors on. Of many pairs some are bold by "
-        "chance: 5 in 100."
+        f"standard error; bold where a {LEVEL:.0%} interval (Student's t) has no 0 in it. Of many pairs that "
+        "are equal some are bold by chance: 5 in 100."
     )
     return Section("Paired differences", text, [_differences(good)], pictures, notes)
 
 
 def _differences(good: pd.DataFrame) -> Table:
-    names = list(good.groupby("label").kl_joint.mean().sort_values().index)
-    by_name = {name: good[good.label == name] for name in names}
-    rows, long = [], []
-    for one in names:
-        row = [Cell(one, one)]
-        for other in names:
-            value, error = paired_difference(by_name[one], by_name[other])
-            is_strong = one != other and abs(value) > SIGNIFICANT * error
-            row.append(
-                Cell("" if one == other else with_error(value, error), value, is_strong=bool(is_strong))
-            )
-            long.append({"method": one, "other": other, "difference": value, "stderr": error})
-        rows.append(row)
+    names = list(good.groupby("method").kl_joint.mean().sort_values().index)
+    by_name = {name: good[good.method == name] for name in names}
+    cells = {(name, name): Cell("") for name in names}
+    long = []
+    for one, other in combinations(names, 2):
+        value, error, freedom = paired_difference(by_name[one], by_name[other])
+        is_strong = bool(abs(value) > student.ppf(0.5 + LEVEL / 2, freedom) * error)
+        for pair, sign in (((one, other), 1.0), ((other, one), -1.0)):
+            cells[pair] = Cell(with_error(sign * value, error), _number(sign * value), is_strong=is_strong)
+        long.append({"method": one, "other": other, "difference": value, "stderr": error, "df": freedom})
+    rows = [[Cell(one, one), *(cells[one, other] for other in names)] for one in names]
     return Table("differences of d¹⁰", ["method", *(f"− {name}" for name in names)], rows, pd.DataFrame(long))
 
 
@@ -236,14 +245,17 @@ def _across(board: pd.DataFrame, column: str, word: str, score: str) -> Table:
     for method in order:
         cells = board[board.method == method].set_index(column).reindex(values)
         pairs = zip(cells[score], cells[score + "_stderr"], strict=True)
-        rows.append([Cell(method, method), *(Cell(with_error(*pair), pair[0]) for pair in pairs)])
+        number, total = int(cells.problems.sum()), board.groupby(column).problems.max().sum()
+        name = method if number == total else f"{method} ({number} problems)"
+        rows.append([Cell(name, name), *(Cell(with_error(*pair), _number(pair[0])) for pair in pairs)])
     head = f"{word} ="
     names = [column, "method", "problems", score, score + "_stderr"]
     return Table(f"by {word}", [f"method \\ {head}", *(f"{value:g}" for value in values)], rows, board[names])
 
 
 def _exactness(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> Section:
-    known = good[exact_scores(good, references).notna()]
+    gap = exact_scores(good, references)
+    known = good[gap.notna()]
     title = "Gap to the exact posterior"
     if known.empty:
         text = (
@@ -262,7 +274,22 @@ def _exactness(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame
     )
     board = leaderboard(frame[frame.problem.isin(set(known.problem))], ["num_train"], references=references)
     table = _across(board, "num_train", "training data T", "excess_kl_joint")
-    return Section(title, text, [table])
+    return Section(title, text, [_gaps(known, exact), table])
+
+
+def _gaps(known: pd.DataFrame, exact: pd.DataFrame) -> Table:
+    """The mean gap of each method, and how much of it is for finite numbers of draws, by the jackknife."""
+    rows = []
+    for method, cells in known.groupby("method"):
+        both = cells.merge(exact, on="problem", suffixes=("", "_exact"))
+        value, error, _ = paired_difference(cells, exact)
+        bias = (both.kl_joint_bias - both.kl_joint_bias_exact).mean()
+        rows.append(
+            {"method": method, "problems": len(both), "gap": value, "gap_stderr": error, "bias": bias}
+        )
+    table = pd.DataFrame(rows).sort_values("gap", ignore_index=True)
+    columns = {"gap": "d¹⁰ − NUTS", "bias": "of which for finite draws"}
+    return _table("gap", table, ["method", "problems"], columns)
 
 
 def _calibration(calibrations: Sequence[Any]) -> Section:
@@ -290,15 +317,17 @@ def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> 
     rows = [
         {
             "method": label,
+            "problems": len(cells),
             "fit_seconds": cells.fit_seconds.mean(),
             "evaluate_seconds": cells.evaluate_seconds.mean(),
             "total_seconds": (cells.fit_seconds + cells.evaluate_seconds).sum(),
             "num_draws": int(cells.num_draws.max()),
             "kl_joint": cells.kl_joint.mean(),
         }
-        for label, cells in good.groupby("label")
+        for label, cells in good.groupby("method")
     ]
     columns = {
+        "problems": "problems",
         "fit_seconds": "fit, s per problem",
         "evaluate_seconds": "evaluate, s per problem",
         "total_seconds": "all problems, s",
@@ -307,8 +336,9 @@ def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> 
     }
     table = pd.DataFrame(rows).sort_values("total_seconds", ignore_index=True)
     text = (
-        "Seconds on one core, compilation included where a batch had to compile. Below and to the left is "
-        "better."
+        "Seconds of fitting do not include compilation where problems run in batches; they are of one core "
+        "in workers, and of all cores without. Those of NUTS are of the machine that made the references. "
+        "Below and to the left is better."
     )
     return Section(
         "Cost against quality", text, [_table("cost", table, ["method"], columns)], pictures, notes
@@ -325,7 +355,7 @@ def _diagnostics(good: pd.DataFrame) -> Section:
             "labels": ", ".join(sorted(set(cells.labels))),
             "infinite": int(np.isinf(cells.kl_joint).sum()),
         }
-        for label, cells in good.groupby("label")
+        for label, cells in good.groupby("method")
     ]
     columns = {
         "stderr": "mean standard error of d¹⁰ of a problem",
@@ -344,42 +374,51 @@ def _diagnostics(good: pd.DataFrame) -> Section:
     )
 
 
-def _failures(labelled: pd.DataFrame) -> Section:
-    failed = labelled[labelled.status != OK]
+def _failures(frame: pd.DataFrame) -> Section:
+    failed = frame[frame.status != OK]
     if failed.empty:
         return Section("Failures", "None: every cell ended well.")
     groups = [
         {"method": label, "cells": len(cells), "such as": cells.problem.iloc[0], "error": str(error)}
-        for (label, error), cells in failed.groupby(["label", "error"], sort=False)
+        for (label, error), cells in failed.groupby(["method", "error"], sort=False, dropna=False)
     ]
     columns = {"cells": "cells", "such as": "such as", "error": "error"}
     table = _table("failures", pd.DataFrame(groups), ["method"], columns)
     return Section("Failures", "Cells that failed are left out of every mean.", [table])
 
 
-def _repetition(labelled: pd.DataFrame) -> Section:
-    made = labelled.get("provenance", pd.Series(None, labelled.index)).fillna("{}").value_counts()
+def _repetition(frame: pd.DataFrame) -> Section:
+    made = frame.get("provenance", pd.Series(None, frame.index)).fillna("{}").value_counts()
     rows = []
     for text, cells in made.items():
-        about = json.loads(str(text))
+        about = _parsed(str(text))
         command = about.pop("command", "not recorded")
         machine = about.pop("machine", "not recorded")
         versions = ", ".join(f"{name} {version}" for name, version in sorted(about.items()))
         rows.append({"cells": int(cells), "command": command, "machine": machine, "versions": versions})
     columns = {name: name for name in ("command", "machine", "versions")}
     commands = _table("what made them", pd.DataFrame(rows), ["cells"], columns)
-    configs = labelled.drop_duplicates(["label", "config"])[["label", "version", "config"]]
-    options = _table("configurations", configs, ["label"], {"version": "version", "config": "configuration"})
+    configs = frame.drop_duplicates(["method", "version", "config"])[["method", "version", "config"]]
+    options = _table("configurations", configs, ["method"], {"version": "version", "config": "configuration"})
     grid = "; ".join(
-        f"{sign} = {', '.join(f'{value:g}' for value in sorted(labelled[column].unique()))}"
+        f"{sign} = {', '.join(f'{value:g}' for value in sorted(frame[column].unique()))}"
         for sign, column in (("d", "input_dim"), ("T", "num_train"), ("ρ", "temperature"))
     )
-    models = ", ".join(sorted(set(labelled.problem.str.split("/").str[0])))
+    models = ", ".join(sorted(set(frame.problem.str.split("/").str[0])))
     text = (
-        f"{labelled.problem.nunique()} problems of {models}: "
-        f"{grid}; seeds {_ranges(labelled.seed)}. The same command, version and seed give the same scores."
+        f"{frame.problem.nunique()} problems of {models}: "
+        f"{grid}; seeds {_ranges(frame.seed)}. The same command, version and seed give the same scores."
     )
     return Section("To repeat it", text, [commands, options])
+
+
+def _parsed(text: str) -> dict[str, str]:
+    """A provenance, which in a user's own frame may be any text."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"command": str(found)}
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -415,12 +454,14 @@ def _cell(value: Any) -> Cell:
     if isinstance(value, bool | np.bool_):
         return Cell("yes" if value else "no", int(value))
     if isinstance(value, float):
-        return Cell("–" if np.isnan(value) else f"{value:.4g}", _number(value))
+        return Cell(as_text(value), _number(value))
     return Cell(str(value), value)
 
 
-def _number(value: float) -> float | None:
-    """A number to sort by; None, which is last, where there is none."""
+def _number(value: float) -> float | str | None:
+    """A number to sort by, as JavaScript has it; None, which is last, where there is none."""
+    if np.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
     return None if np.isnan(value) else float(value)
 
 

@@ -23,7 +23,7 @@ from pp_testbed.report.decisions import (
     tables_of_models,
 )
 from pp_testbed.report.leaderboard import SCORES, method_labels
-from pp_testbed.report.plots.style import DIVERGING, panels, style, styles
+from pp_testbed.report.plots.style import DIVERGING, panels, plain, style, styles
 
 
 @style()
@@ -45,7 +45,7 @@ def regret(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
         here = here[here.step.isin(common_steps(here))]
         for label, runs in here.groupby("label"):
             curve = runs.groupby("step").regret.agg(["mean", "sem"])
-            axis.plot(curve.index, curve["mean"], label=label, markevery=0.15, **looks[label])
+            axis.plot(curve.index, curve["mean"], label=plain(label), markevery=0.15, **looks[label])
             low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
             axis.fill_between(curve.index, low, high, color=looks[label]["color"], alpha=0.15, lw=0)
         seeds, actions = here.seed.nunique(), here.num_actions.iloc[0]
@@ -83,7 +83,7 @@ def correlation(
         pair = common_agents([tables[str(row.score)][str(row.testbed)], tables["regret"][str(row.model)]])
         for agent in pair[0].index:
             (x, x_error), (y, y_error) = ((t.loc[agent].mean(), t.loc[agent].sem()) for t in pair)
-            axis.errorbar(x, y, xerr=x_error, yerr=y_error, lw=0.6, label=agent, **looks[agent])
+            axis.errorbar(x, y, xerr=x_error, yerr=y_error, lw=0.6, label=plain(agent), **looks[agent])
         axis.set(
             xscale="log",
             yscale="log",
@@ -152,7 +152,7 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint", ax: Any = None) -> np
             curve = runs.groupby("num_labelled")[score].agg(["mean", "sem"])
             axis.errorbar(curve.index, curve["mean"], curve["sem"], label=priority, **looks[priority])
         axis.set(xscale="log", yscale="log", xlabel="labels")
-        axis.set_title(f"{method}, {good.problem.nunique()} pools")
+        axis.set_title(f"{plain(method)}, {good.problem.nunique()} pools")
         places = sorted(set(good.num_labelled))
         axis.set_xticks(places, [str(place) for place in places])
         axis.set_xticks([], minor=True)

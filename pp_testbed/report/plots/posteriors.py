@@ -15,7 +15,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.evaluator import evaluate
 from pp_testbed.experiments.sbc import LEVEL, QUANTITIES, Calibration, band, ecdf_gap
 from pp_testbed.inference.base import log_weights_of
-from pp_testbed.report.plots.style import FIELD, PALETTE, panels, style, styles
+from pp_testbed.report.plots.style import FIELD, PALETTE, panels, plain, style, styles
 
 EXTENT, RESOLUTION = 3.0, 81  # of the square of inputs that is shown, and its pixels per side
 NUM_DRAWS = 500  # of which a field is the mean
@@ -41,8 +41,7 @@ def predictive_fields(
         >>> [axis.get_title() for axis in predictive_fields(problem, fields)]
         ['truth', 'mlp', 'NUTS']
     """
-    if problem.input_dim != 2:
-        raise UsageError(f"{problem.name} has {problem.input_dim} inputs; a field needs two")
+    check_field(problem)
     grid = np.linspace(-EXTENT, EXTENT, RESOLUTION)
     x = jnp.asarray(np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2), dtype=jnp.float32)
     truth = ("truth", jax.nn.softmax(problem.environment.logits(x))[:, 1])
@@ -50,7 +49,7 @@ def predictive_fields(
     shown = [field for row in rows for field in (truth, *row)] if draws else [truth, *chain(*rows)]
     made = panels(len(shown), 2.1, ax, columns=2 + draws if draws else None)
     for axis, (title, field) in zip(made.axes, shown, strict=True):
-        axis.set_title(title)
+        axis.set_title(plain(title))
         if field is None:
             axis.set_axis_off()
         else:
@@ -59,6 +58,13 @@ def predictive_fields(
     if made.is_own:
         made.titles(problem.name)
     return made.axes
+
+
+def check_field(problem: Any) -> None:
+    """Raise a UsageError unless a problem has a field: two inputs, two classes."""
+    if problem.input_dim != 2 or problem.num_classes != 2:
+        has = f"{problem.input_dim} inputs and {problem.num_classes} classes"
+        raise UsageError(f"{problem.name} has {has}; a field needs two of each")
 
 
 def _fields_of(posterior: Any, title: str, x: Any, draws: int) -> list[tuple[str, Any]]:
@@ -114,7 +120,7 @@ def tau_growth(
         for axis, score in zip(made.axes, ("kl_joint", "kl_dyadic"), strict=True):
             means = [getattr(each, score) for each in scores]
             errors = [getattr(each, score + "_stderr") for each in scores]
-            axis.errorbar(taus, means, errors, label=label, **looks[label])
+            axis.errorbar(taus, means, errors, label=plain(label), **looks[label])
     for axis, kind in zip(made.axes, ("i.i.d. inputs", "inputs resampled from two"), strict=True):
         axis.set(xlabel="labels τ", xticks=taus, title=f"{problem.name}\n{kind}")
     made.axes[0].set_ylabel("KL divergence of τ labels")
@@ -130,7 +136,9 @@ def calibration_ranks(calibrations: Sequence[Calibration], ax: Any = None) -> np
         calibrations: as `pt.sbc` returns them.
         ax: as many axes.
     """
-    made = panels(len(calibrations), 2.9, ax)
+    if not calibrations:
+        raise UsageError("there are no calibrations to draw")
+    made = panels(len(calibrations), 2.9, ax, columns=min(3, len(calibrations)))
     for axis, calibration in zip(made.axes, calibrations, strict=True):
         # All quantities together stay inside their bands with probability LEVEL.
         z, lower, upper = band(len(calibration.ranks), 1.0 - (1.0 - LEVEL) / len(QUANTITIES))
@@ -141,8 +149,9 @@ def calibration_ranks(calibrations: Sequence[Calibration], ax: Any = None) -> np
             look = {"color": PALETTE[0]} | look
             axis.step(*ecdf_gap(ranks), where="mid", label=name.rstrip(" 1234"), **look)
         verdict = "calibrated" if calibration.passed else "not calibrated"
-        title = f"{calibration.method}, T = {calibration.num_train}\n{verdict}, p = {calibration.p_value:.2g}"
+        kind = f"{plain(calibration.method)}, T = {calibration.num_train}, ρ = {calibration.temperature:g}"
+        title = f"{kind}\n{verdict}, p = {calibration.p_value:.2g}"
         axis.set(title=title, xlabel="normalised rank")
     made.axes[0].set_ylabel("ECDF − uniform")
     made.legend()
-    return made.axes
+    return made.axes[: len(calibrations)]

@@ -18,7 +18,7 @@ from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.store import OK
 from pp_testbed.report.leaderboard import SCORES, exact_cells, method_labels, without_superseded
-from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, panels, style, styles
+from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, panels, plain, style, styles
 
 
 def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -58,16 +58,17 @@ def agents(
         for method, cells in frame.groupby("label")
     }
     names = sorted(ratios, key=lambda method: -ratios[method][1][0])
+    labels = {name: label_with_problems(frame, base, name) for name in names}
     made = panels(len(SCORES), 2.7, ax, height=1.0 + 0.24 * len(names))
     for i, (axis, label) in enumerate(zip(made.axes, SCORES.values(), strict=True)):
         values = np.array([ratios[name][i] for name in names])
         axis.axvline(1.0, color="0.8", lw=1)
         for place, (name, (value, error)) in enumerate(zip(names, values, strict=True)):
-            fill = PALETTE[0] if (frame.label == name).sum() == frame.problem.nunique() else "white"
+            fill = "white" if "problems)" in labels[name] else PALETTE[0]
             axis.errorbar(value, place, xerr=error, fmt="o", color=PALETTE[0], mfc=fill)
-        axis.set_xlabel(f"{label} / {baseline}")
+        axis.set_xlabel(f"{label} / {plain(baseline)}")
         axis.xaxis.set_major_locator(MaxNLocator(4))
-        axis.set_yticks(range(len(names)), [label_with_problems(frame, name) for name in names])
+        axis.set_yticks(range(len(names)), [plain(labels[name]) for name in names])
     return made.axes
 
 
@@ -81,15 +82,21 @@ def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame
         references: the table of `pt.references()`, read if this is None.
     """
     frame = shared_problems(complete_cells(frame, references))
-    points = {name: [mean_and_error(cells, s) for s in SCORES] for name, cells in frame.groupby("label")}
-    axis = scatter({name: (marginal, joint) for name, (marginal, joint, _) in points.items()}, ax)
+    points = {
+        name: (mean_and_error(cells, "kl_marginal"), mean_and_error(cells, "kl_joint"))
+        for name, cells in frame.groupby("label")
+    }
+    axis = scatter(points, ax)
     axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {frame.problem.nunique()} problems")
+    axis.xaxis.set_major_locator(MaxNLocator(4))
     return axis
 
 
 @style()
 def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = None) -> Axes:
     """d¹⁰ against the seconds that fitting a problem takes: who is below and left of others is better.
+
+    The seconds of NUTS are those of the table of references, of the machine that made it.
 
     Args:
         frame: results.
@@ -99,7 +106,7 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     frame = shared_problems(complete_cells(frame, references))
     timed = frame[frame.fit_seconds.notna()]
     points = {
-        name: (mean_and_error(cells, "fit_seconds"), mean_and_error(cells, "kl_joint"))
+        name: ((cells.fit_seconds.mean(), None), mean_and_error(cells, "kl_joint"))
         for name, cells in timed.groupby("label")
     }
     axis = scatter(points, ax)
@@ -115,7 +122,8 @@ def scatter(points: dict[str, Any], ax: Any = None) -> Axes:
     made, looks = panels(1, 4.2, ax), styles(points)
     (axis,) = made.axes
     for name, ((x, x_error), (y, y_error)) in points.items():
-        axis.errorbar(x, y, xerr=x_error, yerr=y_error, lw=0.6, label=name, **looks[name])
+        label = plain(with_infinity(name, [x, y]))
+        axis.errorbar(x, y, xerr=x_error, yerr=y_error, lw=0.6, label=label, **looks[name])
     made.legend()
     return axis
 
@@ -144,18 +152,21 @@ def temperature(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | 
     return over_problems(complete_cells(frame, references), "temperature", "temperature ρ", ax)
 
 
-def over_problems(frame: pd.DataFrame, column: str, label: str, ax: Any) -> np.ndarray:
+def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.ndarray:
     """Mean scores of each method as curves over a property of problems."""
     frame = shared_problems(frame, column)
     if frame[column].nunique() < 2:
-        raise UsageError(f"the results have one {column} only, {frame[column].iloc[0]:g}")
+        value = f"{frame[column].iloc[0]:g}"
+        raise UsageError(f"the problems that all methods have are of one {column} only, {value}")
     made, looks = panels(2, 3.8, ax, sharey=False), styles(frame.label)
+    made.titles(f"means over {frame[frame.label != EXACT].problem.nunique()} problems")
     for axis, score in zip(made.axes, ("kl_marginal", "kl_joint"), strict=True):
         for method, cells in frame.groupby("label"):
             curve = {value: mean_and_error(group, score) for value, group in cells.groupby(column)}
             means, errors = np.array(list(curve.values())).T
-            axis.errorbar(list(curve), means, errors, label=method, **looks[method])
-        axis.set(xscale="log", yscale="log", xlabel=label, ylabel=SCORES[score])
+            label = plain(with_infinity(method, means))
+            axis.errorbar(list(curve), means, errors, label=label, **looks[method])
+        axis.set(xscale="log", yscale="log", xlabel=words, ylabel=SCORES[score])
         places = sorted(frame[column].unique())
         axis.set_xticks(places, [f"{place:g}" for place in places])
         axis.set_xticks([], minor=True)
@@ -199,9 +210,17 @@ def regimes(
         axis.set_yticks(range(len(ratio.index)), ratio.index)
         for (row, column), value in np.ndenumerate(ratio.to_numpy()):
             colour = "white" if abs(np.log2(value)) > 0.7 else "black"
-            axis.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
-        axis.set_title(method)
-    made.titles(f"d¹⁰ / {baseline}", "training data T", "temperature ρ")
+            axis.text(
+                column,
+                row,
+                f"{value:.2f}".replace("inf", "∞"),
+                ha="center",
+                va="center",
+                fontsize=6,
+                color=colour,
+            )
+        axis.set_title(plain(method))
+    made.titles(f"d¹⁰ / {plain(baseline)}", "training data T", "temperature ρ")
     return made.axes[: len(others)]
 
 
@@ -332,7 +351,14 @@ def shared_problems(frame: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
     return frame[~is_exact | is_whole]
 
 
-def label_with_problems(frame: pd.DataFrame, method: str) -> str:
-    """A method's name, with the number of its problems where it has not all."""
-    number, total = (frame.label == method).sum(), frame.problem.nunique()
-    return method if number == total else f"{method} ({number} problems)"
+def label_with_problems(frame: pd.DataFrame, base: pd.DataFrame, method: str) -> str:
+    """A method's name, with the number of problems that it shares with the baseline where it is not all."""
+    cells = frame[frame.label == method]
+    number, total = cells.problem.isin(base.problem).sum(), frame.problem.nunique()
+    name = with_infinity(method, cells.kl_joint)
+    return name if number == total else f"{name} ({number} problems)"
+
+
+def with_infinity(method: str, values: Any) -> str:
+    """A method's name, with ∞ where a score of it is infinite and no axis can show it."""
+    return f"{method} (∞)" if np.isinf(values).any() else method

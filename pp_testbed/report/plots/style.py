@@ -87,6 +87,12 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     return looks | FIXED
 
 
+def plain(label: str) -> str:
+    """A user's name as matplotlib shows it literally: it is neither mathematics, nor left out of legends."""
+    escaped = label.replace("$", r"\$")
+    return f"\u200b{escaped}" if escaped.startswith("_") else escaped
+
+
 @dataclass(frozen=True)
 class Panels:
     """The axes that a picture is drawn on: of a figure of its own, or the user's.
@@ -148,7 +154,8 @@ def panels(
     if ax is not None:
         given = np.array(ax, dtype=object).ravel()
         if len(given) != number or not all(isinstance(axis, Axes) for axis in given):
-            raise UsageError(f"ax: expected {number} axes of matplotlib for this figure, got {len(given)}")
+            kinds = ", ".join(sorted({type(axis).__name__ for axis in given}))
+            raise UsageError(f"ax: expected {number} axes of matplotlib, got {len(given)} of {kinds}")
         return Panels(given, False)
     columns = columns or number
     rows = -(-number // columns)

@@ -165,7 +165,6 @@ def _contents(
     suites = ", ".join(sorted(set(frame.suite.dropna()))) or "custom"
     return {
         "title": f"{board.method.nunique()} methods on {frame.problem.nunique()} problems of {suites}",
-        "board": board,
         "failed": int((frame.status != OK).sum()),
         "cells": len(frame),
         "sections": sections,

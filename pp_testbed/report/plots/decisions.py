@@ -117,14 +117,17 @@ def robustness(
     table = across_models(results, bandits, methods)
     scores = list(dict.fromkeys(table.score))
     models = list(dict.fromkeys([*table.model, *table.other]))
-    made = panels(len(scores), 1.2 + 0.32 * len(models), ax, sharey=False)
+    temperatures = {model.partition(", ")[2] for model in models}
+    names = [model.partition(", ")[0] for model in models] if len(temperatures) == 1 else models
+    side = 1.2 + 0.32 * len(models)
+    made = panels(len(scores), side, ax, height=side + 1.0, sharey=False)
     for axis, score in zip(made.axes, scores, strict=True):
         matrix = pd.DataFrame(np.eye(len(models)), models, models)
         for row in table[table.score == score].itertuples():
             matrix.loc[row.model, row.other] = matrix.loc[row.other, row.model] = row.correlation
         image = axis.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1)
-        axis.set_xticks(range(len(models)), models, rotation=90)
-        axis.set_yticks(range(len(models)), models if axis is made.axes[0] else [""] * len(models))
+        axis.set_xticks(range(len(models)), names, rotation=90)
+        axis.set_yticks(range(len(models)), names if axis is made.axes[0] else [""] * len(models))
         for (i, j), value in np.ndenumerate(matrix.to_numpy()):
             colour = "white" if abs(value) > 0.7 else "black"
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+import pp_testbed
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.provenance import cores
 
@@ -60,6 +61,21 @@ def _escaped(text: object) -> str:
     from rich.markup import escape
 
     return escape(str(text))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(pp_testbed.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Judge posterior approximations of neural networks."""
 
 
 By = Annotated[str, typer.Option(help="Columns to break the table down by: num_train,temperature.")]
@@ -119,7 +135,9 @@ def run(
     """
     with plain_errors():
         from pp_testbed.experiments.runner import run as run_suite
+        from pp_testbed.experiments.specs import resolve
         from pp_testbed.experiments.store import create_directory
+        from pp_testbed.inference.base import method_name
         from pp_testbed.report.leaderboard import FORMATS
         from pp_testbed.report.page import check_report, write_report
 
@@ -131,6 +149,9 @@ def run(
         check_report(page)
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
+        names = [method_name(resolve(spec)) for spec in specs]
+        if baseline not in ("mlp", *names):
+            raise unknown("baseline", baseline, names)
         try:
             frame = run_suite(problems, specs, out, jobs=jobs or cores(), config=_config(inputs, draws))
         except KeyboardInterrupt:
@@ -386,8 +407,10 @@ def compare(
 
         from pp_testbed.evaluation.compare import compare as compare_posterior
         from pp_testbed.evaluation.evaluator import evaluate
+        from pp_testbed.experiments.batch import one_line
         from pp_testbed.experiments.references import reference
         from pp_testbed.experiments.specs import resolve
+        from pp_testbed.inference.base import method_name
         from pp_testbed.report.leaderboard import render_across
 
         _check_figure(figure)
@@ -399,10 +422,16 @@ def compare(
         keys, task = exact.problem.keys, exact.problem.task
         rows, fields = [{"method": "nuts (reference)", **exact.scores.asdict()}], {}
         for spec in _specs(methods, settings or [], preset):
-            with errors.status(f"fitting {_escaped(spec.text)}"):
-                posterior = fields[spec.text] = resolve(spec).fit(keys.fit, task)
-                scores = evaluate(posterior, exact.problem, key=keys.evaluate).asdict()
-                rows.append({"method": spec.text, **scores, **compare_posterior(posterior, exact).asdict()})
+            made = resolve(spec)
+            name = spec.text if method_name(made) in fields else method_name(made)
+            with errors.status(f"fitting {_escaped(name)}"):
+                try:
+                    posterior = fields[name] = made.fit(keys.fit, task)
+                    scores = evaluate(posterior, exact.problem, key=keys.evaluate).asdict()
+                    distance = compare_posterior(posterior, exact).asdict()
+                except Exception as error:
+                    raise UsageError(f"{name}: {one_line(error)}") from error
+                rows.append({"method": name, **scores, **distance})
         _print(render_across(pd.DataFrame(rows), format))
         if figure is not None:
             from pp_testbed.report.plots import predictive_fields, save

@@ -8,6 +8,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
+import pp_testbed
 from pp_testbed.cli import app
 
 QUICK = ["--inputs", "10", "--draws", "20", "--jobs", "1"]
@@ -169,6 +170,7 @@ def test_failed_cells_end_with_1(tmp_path):
         (["correlate", "nowhere", "nothing"], "there is no directory nowhere"),
         (["robustness"], "give --results, --bandits or both"),
         (["report", "nowhere"], "there is no results directory nowhere"),
+        (["run", "--methods", "mlp", "--baseline", "ensemble"], "unknown baseline 'ensemble'"),
         (["report", "--out", "/nowhere/x.html"], "there is no directory /nowhere"),
         (["run", "--report", "/nowhere/x.html"], "there is no directory /nowhere"),
         (["figure", "agent"], "unknown figure 'agent'; did you mean 'agents'"),
@@ -184,7 +186,25 @@ def test_mistakes_are_one_line_and_2(arguments, words, tmp_path, monkeypatch):
     assert not any(tmp_path.glob("results/*.parquet"))
 
 
+def test_a_mistake_in_a_method_is_one_line_of_compare(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "class M:\n    name = 'mine'\n    def fit(self, key, task):\n        raise ValueError('a')\nM = M()\n"
+    )
+    result = call("compare", "--methods", f"{file}:M")
+    assert result.exit_code == 2
+    assert result.stderr.strip().endswith("error: mine: ValueError: a (mine.py, line 4)")
+
+
+def test_a_guide_is_not_a_method(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def guide(x, y=None):\n    pass\n")
+    result = call("run", "--methods", f"{file}:guide", "--out", tmp_path / "out")
+    assert "a guide? pt.SVI(guide) is one" in result.stderr
+
+
 def test_lists():
+    assert call("--version").stdout.strip() == pp_testbed.__version__
     methods = json.loads(call("methods", "--format", "json").stdout)
     assert {"mlp", "ensemble", "ensemble+"} <= {row["method"] for row in methods}
     assert "2d-lite" in call("suites").stdout

@@ -6,6 +6,7 @@ one). Those of `pip` are what `.ci/run` does.
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,8 @@ def blocks(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_method", raising=False)
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     session = {"__name__": page.stem}
     for language, text in blocks(page):

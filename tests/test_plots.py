@@ -49,7 +49,7 @@ def test_every_figure_is_drawn_on_its_own_axes_or_on_the_users(results, name, tm
     assert list(drawn) == list(mine.ravel())
     assert all(len(a.lines) == len(b.lines) for a, b in zip(axes, drawn, strict=True))
     assert plt.get_fignums() == [figure.number], "a figure was made although axes were given"
-    with pytest.raises(pt.UsageError, match=f"expected {len(axes)} axes"):
+    with pytest.raises(pt.UsageError, match=f"needs {len(axes)} axes"):
         draw(results, ax=[mine[0, 0]] * (len(axes) + 1))
 
 

@@ -134,7 +134,7 @@ def test_sections_say_what_they_are_about(report):
         "Scores against the temperature are not drawn: the problems that all methods have are of one",
         '<td data-value="0.1">0.1</td>',
         "jax 0.10.2",
-        "of which for finite draws",
+        "of which bias by finite draws",
     ):
         assert words in text, words
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -46,7 +47,8 @@ def resolve(item: Any) -> Any:
         item = MethodSpec(item)
     made = item.resolve() if isinstance(item, MethodSpec) else item
     if isinstance(made, type) or not callable(getattr(made, "fit", None)):
-        raise UsageError(f"{made!r} is not a method: it has no fit(key, task)")
+        hint = f"; a guide? pt.SVI({made.__name__}) is one" if inspect.isfunction(made) else ""
+        raise UsageError(f"{made!r} is not a method: it has no fit(key, task){hint}")
     return made
 
 

@@ -298,7 +298,11 @@ def tune(
     for package in ["optuna", "torch"] if sampler == "gp" else ["optuna"]:
         if importlib.util.find_spec(package) is None:
             is_torch = package == "torch"
-            hint = "grid, random and tpe do without" if is_torch else 'pip install "pp_testbed[tune]"'
+            hint = (
+                "grid, random and tpe do without"
+                if is_torch
+                else 'pip install "pp_testbed[tune]" or, from a clone, ".[tune]"'
+            )
             raise UsageError(f"sampler {sampler} needs {package}, which is not installed: {hint}")
     create_directory(path.parent, "a study")
     purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}

@@ -69,6 +69,7 @@ def agents(
         axis.set_xlabel(f"{label} / {plain(baseline)}")
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.set_yticks(range(len(names)), [plain(labels[name]) for name in names])
+        axis.tick_params(labelleft=i == 0)
     return made.axes
 
 
@@ -87,7 +88,7 @@ def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame
         for name, cells in frame.groupby("label")
     }
     axis = scatter(points, ax)
-    axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {frame.problem.nunique()} problems")
+    axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {frame.problem.nunique()} problems that all have")
     axis.xaxis.set_major_locator(MaxNLocator(4))
     return axis
 
@@ -111,9 +112,11 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     }
     axis = scatter(points, ax)
     axis.set(xscale="log", xlabel="seconds to fit a problem", ylabel="d¹⁰")
-    axis.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), minor_formatter=NullFormatter())
+    seconds = [x for (x, _), _ in points.values()]
+    subs = (1.0, 2.0, 5.0) if max(seconds) < 1000 * min(seconds) else (1.0,)
+    axis.xaxis.set(major_locator=LogLocator(subs=subs), minor_formatter=NullFormatter())
     axis.xaxis.set_major_formatter("{x:g}")
-    axis.set_title(f"means over {frame.problem.nunique()} problems")
+    axis.set_title(f"means over {frame.problem.nunique()} problems that all have")
     return axis
 
 
@@ -159,7 +162,7 @@ def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.n
         value = f"{frame[column].iloc[0]:g}"
         raise UsageError(f"the problems that all methods have are of one {column} only, {value}")
     made, looks = panels(2, 3.8, ax, sharey=False), styles(frame.label)
-    made.titles(f"means over {frame[frame.label != EXACT].problem.nunique()} problems")
+    made.titles(f"means over {frame[frame.label != EXACT].problem.nunique()} problems that all have")
     for axis, score in zip(made.axes, ("kl_marginal", "kl_joint"), strict=True):
         for method, cells in frame.groupby("label"):
             curve = {value: mean_and_error(group, score) for value, group in cells.groupby(column)}

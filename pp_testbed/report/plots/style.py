@@ -155,7 +155,10 @@ def panels(
         given = np.array(ax, dtype=object).ravel()
         if len(given) != number or not all(isinstance(axis, Axes) for axis in given):
             kinds = ", ".join(sorted({type(axis).__name__ for axis in given}))
-            raise UsageError(f"ax: expected {number} axes of matplotlib, got {len(given)} of {kinds}")
+            some = f"{number} axes, as of plt.subplots(1, {number})[1]"
+            raise UsageError(
+                f"ax: this figure has {number} panels and needs {some}; got {len(given)} ({kinds})"
+            )
         return Panels(given, False)
     columns = columns or number
     rows = -(-number // columns)

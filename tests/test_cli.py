@@ -22,7 +22,7 @@ def test_run_and_leaderboard(tmp_path):
     options = ["--suite", "smoke", "--methods", "uniform,mlp", "--set", "mlp.num_steps=10", "--out", tmp_path]
     result = call("run", *options, *QUICK)
     assert result.exit_code == 0
-    for word in ("mlp", "uniform", "d¹⁰,²", "±", "1.000 ± 0.000", f"results are in {tmp_path}"):
+    for word in ("mlp", "uniform", "d¹⁰,²", "fit [s]", "±", "1.000 ± 0.000", f"results are in {tmp_path}"):
         assert word in result.output
     again = call("run", *options, *QUICK, "--format", "csv")
     assert "4 of 4 cells are in" in again.stderr
@@ -59,7 +59,7 @@ def test_compare_prints_scores_beside_distances(tmp_path):
     figure = tmp_path / "fields.png"
     result = call("compare", "--methods", "uniform,mlp", "--set", "mlp.num_steps=10", "--figure", figure)
     assert result.exit_code == 0
-    for word in ("nuts (reference)", "excess_kl_joint", "energy_distance", "±"):
+    for word in ("nuts (reference)", "d¹⁰ (kl_joint)", "excess_kl_joint", "energy_distance", "±"):
         assert word in result.stdout
     assert figure.stat().st_size > 10_000
 

@@ -203,11 +203,14 @@ def render_across(table: pd.DataFrame, style: str = "table") -> Any:
     if style in ("csv", "json"):
         return render_plain(table, style)
     names = [name for name in table.columns if not name.endswith(("_stderr", "_bias")) and name != "method"]
+    heads = {name: f"{symbol} ({name})" for name, symbol in SCORES.items()}
     rows = []
     for name in names:
         errors = table.get(name + "_stderr", pd.Series(np.nan, index=table.index))
         pairs = zip(table[name], errors, strict=True)
-        rows.append([name, *(as_text(v) if np.isnan(e) else with_error(v, e) for v, e in pairs)])
+        rows.append(
+            [heads.get(name, name), *(as_text(v) if np.isnan(e) else with_error(v, e) for v, e in pairs)]
+        )
     return render_plain(pd.DataFrame(rows, columns=["", *table.method]), style)
 
 
@@ -279,13 +282,14 @@ def with_error(value: float, error: float) -> str:
 
 def _rich(heads: list[str], rows: list[list[str]], numeric: list[bool]) -> Any:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for head, right in zip(heads, numeric, strict=True):
-        table.add_column(head, justify="right" if right else "left", no_wrap=True)
+        table.add_column(escape(head), justify="right" if right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # [s] is seconds here, and no style
     return table
 
 

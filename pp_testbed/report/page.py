@@ -365,8 +365,7 @@ def _diagnostics(good: pd.DataFrame) -> Section:
     }
     text = (
         "How precisely the scores were measured. The standard error is over test inputs; the bias is what a "
-        "finite number of draws adds in expectation, by the jackknife, and is 0 for posteriors that are used "
-        "whole."
+        "finite number of draws adds in expectation, by the jackknife. An ensemble is no draw, and has none."
     )
     return Section(
         "How well it was measured", text, [_table("diagnostics", pd.DataFrame(rows), ["method"], columns)]
@@ -406,7 +405,8 @@ def _repetition(frame: pd.DataFrame) -> Section:
     models = ", ".join(sorted(set(frame.problem.str.split("/").str[0])))
     text = (
         f"{frame.problem.nunique()} problems of {models}: "
-        f"{grid}; seeds {_ranges(frame.seed)}. The same command, version and seed give the same scores."
+        f"{grid}; seeds {_ranges(frame.seed)}. On one machine, in workers, the same "
+        "command, version and seed give the same scores."
     )
     return Section("To repeat it", text, [commands, options])
 

@@ -149,9 +149,10 @@ def run(
         check_report(page)
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
-        names = [method_name(resolve(spec)) for spec in specs]
-        if baseline not in ("mlp", *names):
-            raise unknown("baseline", baseline, names)
+        if baseline != "mlp":
+            names = [method_name(resolve(spec)) for spec in specs]
+            if baseline not in names:
+                raise unknown("baseline", baseline, names)
         try:
             frame = run_suite(problems, specs, out, jobs=jobs or cores(), config=_config(inputs, draws))
         except KeyboardInterrupt:

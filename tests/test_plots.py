@@ -197,5 +197,6 @@ def test_fields_show_the_truth_the_mean_and_single_draws():
     assert [axis.get_title() for axis in axes[:5]] == titles
     mean, one, other = (np.asarray(axis.images[0].get_array()) for axis in axes[1:4])
     np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-6)
+    assert np.abs(one - other).max() > 0.01, "two draws are one"
     with pytest.raises(pt.UsageError, match="a field needs two"):
         pt.plots.predictive_fields(pt.problem(input_dim=10), fields)

@@ -161,6 +161,27 @@ def test_paired_differences_are_those_of_common_problems(frame):
     assert bold == {(a, b) for a in names for b in names if (a.startswith("<")) != (b.startswith("<"))}
 
 
+def test_gaps_are_paired_and_so_are_their_biases():
+    """Two problems have a reference: gaps 1 and 2 above it, biases of 0.3 against its 0.1."""
+    cells = results([2.0, 4.0, 9.0], kl_joint_bias=0.3)
+    exact = references_table([1.0, 2.0], kl_joint_bias=0.1)
+    row = page._gaps(cells[:2], exact).frame.iloc[0]
+    assert (row.problems, row.gap) == (2, 1.5)
+    assert row.bias == pytest.approx(0.2)
+    assert row.gap_stderr == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("shift", "is_bold"), [(2.5, False), (2.9, True)])
+def test_bold_is_for_a_t_interval_without_zero(shift, is_bold):
+    """Five problems of one kind have four degrees of freedom: 2.78 standard errors, not 1.96."""
+    noise = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
+    error = noise.std(ddof=1) / np.sqrt(5)
+    pair = [results(noise + 10.0 + shift * error, "worse"), results(np.full(5, 10.0), "better")]
+    table = page._differences(pd.concat(pair))
+    assert [cell.is_strong for row in table.rows for cell in row[1:]] == [False, is_bold, is_bold, False]
+    assert table.rows[0][2].text.startswith("-")  # better minus worse
+
+
 def test_bars_span_their_column():
     table = pd.DataFrame({"a": [1.0, 3.0, np.inf, np.nan], "a_stderr": [1.0, 1.0, np.nan, np.nan]})
     assert page._bars(table, "a") == [(0.0, 25.0, 50.0), (50.0, 75.0, 100.0), None, None]

@@ -58,13 +58,16 @@ def agents(
         for method, cells in frame.groupby("label")
     }
     names = sorted(ratios, key=lambda method: -ratios[method][1][0])
-    labels = {name: label_with_problems(frame, base, name) for name in names}
+    shared = {name: cells_of(frame, name).problem.isin(base.problem).sum() for name in names}
+    labels = {name: with_infinity(name, cells_of(frame, name).kl_joint) for name in names}
+    partial = {name for name in names if shared[name] < frame.problem.nunique()}
+    labels |= {name: f"{labels[name]} ({shared[name]} problems)" for name in partial}
     made = panels(len(SCORES), 2.7, ax, height=1.0 + 0.24 * len(names))
     for i, (axis, label) in enumerate(zip(made.axes, SCORES.values(), strict=True)):
         values = np.array([ratios[name][i] for name in names])
         axis.axvline(1.0, color="0.8", lw=1)
         for place, (name, (value, error)) in enumerate(zip(names, values, strict=True)):
-            fill = "white" if "problems)" in labels[name] else PALETTE[0]
+            fill = "white" if name in partial else PALETTE[0]
             axis.errorbar(value, place, xerr=error, fmt="o", color=PALETTE[0], mfc=fill)
         axis.set_xlabel(f"{label} / {plain(baseline)}")
         axis.xaxis.set_major_locator(MaxNLocator(4))
@@ -352,14 +355,6 @@ def shared_problems(frame: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
     found = frame.problem[is_exact].groupby(group[is_exact]).nunique()
     is_whole = group.map(found.reindex(numbers.index) == numbers)
     return frame[~is_exact | is_whole]
-
-
-def label_with_problems(frame: pd.DataFrame, base: pd.DataFrame, method: str) -> str:
-    """A method's name, with the number of problems that it shares with the baseline where it is not all."""
-    cells = frame[frame.label == method]
-    number, total = cells.problem.isin(base.problem).sum(), frame.problem.nunique()
-    name = with_infinity(method, cells.kl_joint)
-    return name if number == total else f"{name} ({number} problems)"
 
 
 def with_infinity(method: str, values: Any) -> str:

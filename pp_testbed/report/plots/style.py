@@ -108,11 +108,6 @@ class Panels:
         """The figure that the axes are in."""
         return self.axes[0].figure
 
-    def hide_from(self, number: int) -> None:
-        """Hide the panels of the grid that have nothing to show."""
-        for axis in self.axes[number:]:
-            axis.set_visible(False)
-
     def legend(self) -> None:
         """One legend of all that is labelled, beside the figure or, on a user's axes, in the last one."""
         found = {
@@ -164,6 +159,6 @@ def panels(
     rows = -(-number // columns)
     size = side * columns + 0.8, (height or side) * rows + 0.5
     _, axes = plt.subplots(rows, columns, figsize=size, sharey=sharey, squeeze=False, layout="constrained")
-    own = Panels(axes.ravel(), True)
-    own.hide_from(number)
-    return own
+    for axis in axes.ravel()[number:]:  # of the grid, these have nothing to show
+        axis.set_visible(False)
+    return Panels(axes.ravel(), True)

@@ -9,7 +9,7 @@ import pp_testbed as pt
 from pp_testbed.experiments.aggregate import paired_ratio
 from pp_testbed.report.plots import FIGURES, STYLE, styles
 from pp_testbed.report.plots.scores import EXACT, complete_cells, settings_of, shared_problems
-from pp_testbed.report.plots.style import PALETTE
+from pp_testbed.report.plots.style import PALETTE, log_ticks
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,16 @@ def test_every_figure_is_drawn_on_its_own_axes_or_on_the_users(results, name, tm
     assert plt.get_fignums() == [figure.number], "a figure was made although axes were given"
     with pytest.raises(pt.UsageError, match=f"needs {len(axes)} axes"):
         draw(results, ax=[mine[0, 0]] * (len(axes) + 1))
+
+
+@pytest.mark.parametrize("high", [0.13, 0.3, 0.79, 0.81, 5.0, 40.0, 4e3])
+def test_a_logarithmic_axis_has_numbers_that_can_be_read(high):
+    _, axis = plt.subplots()
+    axis.set(xscale="log", xlim=(0.11, high))
+    log_ticks(axis.xaxis)
+    shown = [label.get_text() for label in axis.get_xticklabels(which="both") if label.get_text()]
+    inside = [float(text) for text in shown if 0.11 <= float(text) <= high]
+    assert len(inside) == len(set(inside)) >= 2
 
 
 def test_looks_are_apart_in_colour_and_in_grey():

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from pp_testbed.errors import UsageError
 from pp_testbed.experiments.store import OK
@@ -23,7 +22,7 @@ from pp_testbed.report.decisions import (
     tables_of_models,
 )
 from pp_testbed.report.leaderboard import SCORES, method_labels
-from pp_testbed.report.plots.style import DIVERGING, panels, plain, style, styles
+from pp_testbed.report.plots.style import DIVERGING, log_ticks, panels, plain, style, styles
 
 
 @style()
@@ -91,8 +90,9 @@ def correlation(
         )
         interval = f"r = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]"
         axis.set_title(f"{row.model}, step {row.step}\n{interval}")
-        axis.xaxis.set(major_locator=MaxNLocator(4), major_formatter=ScalarFormatter())
         axis.minorticks_off()
+        log_ticks(axis.xaxis)
+        log_ticks(axis.yaxis)
     for axis in made.axes[:: len(SCORES)]:
         axis.set_ylabel("regret")
     made.legend()
@@ -120,7 +120,7 @@ def robustness(
     temperatures = {model.partition(", ")[2] for model in models}
     names = [model.partition(", ")[0] for model in models] if len(temperatures) == 1 else models
     side = 1.2 + 0.32 * len(models)
-    made = panels(len(scores), side, ax, height=side + 1.0, sharey=False)
+    made = panels(len(scores), side, ax, height=side, sharey=False)
     for axis, score in zip(made.axes, scores, strict=True):
         matrix = pd.DataFrame(np.eye(len(models)), models, models)
         for row in table[table.score == score].itertuples():
@@ -159,6 +159,7 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint", ax: Any = None) -> np
         places = sorted(set(good.num_labelled))
         axis.set_xticks(places, [str(place) for place in places])
         axis.set_xticks([], minor=True)
+        log_ticks(axis.yaxis)
     made.axes[0].set_ylabel(SCORES.get(score, score))
     made.legend()
     return made.axes[: len(methods)]

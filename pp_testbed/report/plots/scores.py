@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.store import OK
 from pp_testbed.report.leaderboard import SCORES, exact_cells, method_labels, without_superseded
-from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, panels, plain, style, styles
+from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, log_ticks, panels, plain, style, styles
 
 
 def complete_cells(frame: pd.DataFrame, references: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -115,10 +115,7 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     }
     axis = scatter(points, ax)
     axis.set(xscale="log", xlabel="seconds to fit a problem", ylabel="d¹⁰")
-    seconds = [x for (x, _), _ in points.values()]
-    subs = (1.0, 2.0, 5.0) if max(seconds) < 1000 * min(seconds) else (1.0,)
-    axis.xaxis.set(major_locator=LogLocator(subs=subs), minor_formatter=NullFormatter())
-    axis.xaxis.set_major_formatter("{x:g}")
+    log_ticks(axis.xaxis)
     axis.set_title(f"means over {frame.problem.nunique()} problems that all have")
     return axis
 
@@ -176,6 +173,7 @@ def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.n
         places = sorted(frame[column].unique())
         axis.set_xticks(places, [f"{place:g}" for place in places])
         axis.set_xticks([], minor=True)
+        log_ticks(axis.yaxis)
     made.legend()
     return made.axes
 

@@ -16,7 +16,9 @@ import numpy as np
 from cycler import cycler
 from matplotlib import rcParams
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from pp_testbed.errors import UsageError
 
@@ -91,6 +93,20 @@ def plain(label: str) -> str:
     """A user's name as matplotlib shows it literally: it is neither mathematics, nor left out of legends."""
     escaped = label.replace("$", r"\$")
     return f"\u200b{escaped}" if escaped.startswith("_") else escaped
+
+
+def log_ticks(axis: Axis) -> None:
+    """Numbers of a logarithmic axis as they are said, 0.2 or 500, and at least two of them.
+
+    Call it when all is drawn: how many there are depends on the axis' limits.
+    """
+    low, high = axis.get_view_interval()
+    if high < 8 * low:
+        axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 @dataclass(frozen=True)

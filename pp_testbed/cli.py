@@ -149,10 +149,7 @@ def run(
         check_report(page)
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
-        if baseline != "mlp":
-            names = [method_name(resolve(spec)) for spec in specs]
-            if baseline not in names:
-                raise unknown("baseline", baseline, names)
+        _check_baseline(baseline, [method_name(resolve(spec)) for spec in specs])
         try:
             frame = run_suite(problems, specs, out, jobs=jobs or cores(), config=_config(inputs, draws))
         except KeyboardInterrupt:
@@ -213,7 +210,7 @@ def leaderboard(
 
 @app.command()
 def figure(
-    name: Annotated[str, typer.Argument(help="Which; all are listed below.")],
+    name: Annotated[str, typer.Argument(help="Which; all are listed above.")],
     directory: Annotated[
         Path | None, typer.Argument(help="Of results, of bandits or of active learning.")
     ] = None,
@@ -471,23 +468,27 @@ def bandit(
 ) -> None:
     """Let methods act: Thompson sampling in a neural bandit, and its regret.
 
-    Ensembles have 30 members, and minibatches 128 rows, unless --set says otherwise.
+    By name, ensembles have 30 members and minibatches 128 rows, unless --set says otherwise; a method of a
+    file is taken as it is.
 
     Examples:
 
       pp-testbed bandit --methods uniform,mlp,ensemble,ensemble+,hypermodel --figure regret.png
 
-      pp-testbed bandit --dim 50 --methods mlp,my_method.py:METHOD --full --set ensemble.size=100
+      pp-testbed bandit --dim 50 --methods mlp,ensemble --full --set ensemble.size=100
     """
     with plain_errors():
-        from pp_testbed.experiments.bandits import PAPER_STEPS
+        from pp_testbed.experiments.bandits import PAPER_STEPS, agent
         from pp_testbed.experiments.bandits import bandit as play
+        from pp_testbed.inference.base import method_name
         from pp_testbed.report.decisions import regrets
         from pp_testbed.report.leaderboard import FORMATS
 
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
         _check_figure(figure)
+        specs = _specs(methods, settings or [], preset)
+        _check_baseline(baseline, [method_name(agent(spec)) for spec in specs])
         options: dict[str, Any] = {}
         if activation is not None:
             options["activation"] = activation
@@ -495,7 +496,7 @@ def bandit(
             options["hidden"] = _whole_numbers("--hidden", hidden)
         try:
             frame = play(
-                _specs(methods, settings or [], preset),
+                specs,
                 dim=dim,
                 steps=PAPER_STEPS if full else steps,
                 seeds=seeds,
@@ -614,7 +615,11 @@ def correlate(
 
         _check_figure(figure)
         inputs = read_bandits(bandits, _complain), _results(results), _names(methods), step, testbed
-        _print_table(correlations(*inputs), format)
+        table = correlations(*inputs)
+        _print_table(table, format)
+        left = sorted(set(inputs[0].model) - set(table.model.str.partition(",")[0]))
+        if left:
+            errors.print(f"no scores of their model: {', '.join(left)}; see --testbed")
         if figure is not None:
             from pp_testbed.report.plots import correlation, save
 
@@ -864,11 +869,12 @@ def _complain(line: str) -> None:
 def _results(directory: Path) -> pd.DataFrame:
     """The results of a directory, or of a file, of which there must be some."""
     from pp_testbed.experiments.store import read_results
+    from pp_testbed.report.leaderboard import without_superseded
 
     frame = read_results(directory, _complain)
     if frame.empty:
         raise UsageError(f"there are no results in {directory}")
-    return frame
+    return without_superseded(frame)
 
 
 def _calibrations(directory: Path | None) -> Any:
@@ -960,6 +966,12 @@ def _print(shown: Any) -> None:
         Console(width=max(Console().width, width), highlight=False).print(shown)
 
 
+def _check_baseline(baseline: str, names: list[str]) -> None:
+    """Say before the work that the table would have no such row; without `mlp`, it has no ratios."""
+    if baseline != "mlp" and baseline not in names:
+        raise unknown("baseline", baseline, names)
+
+
 def _report_not_converged(found: list[Any]) -> None:
     """Say which references failed the gate and why, and end with 1 if any did."""
     failed = [one for one in found if not one.converged]
@@ -972,10 +984,7 @@ def _report_not_converged(found: list[Any]) -> None:
 
 def _report_failures(frame: pd.DataFrame) -> None:
     """Say which cells failed and why, and end with 1 if any did."""
-    from pp_testbed.report.leaderboard import without_superseded
-
-    failed = without_superseded(frame)
-    failed = failed[failed.status != "ok"]
+    failed = frame[frame.status != "ok"].drop_duplicates(["problem", "config_hash", "version"])
     if failed.empty:
         return
     for (method, error), cells in failed.groupby(["method", "error"], sort=False):

@@ -9,6 +9,7 @@ from numpyro.infer.util import log_density
 from scipy.stats import norm
 
 import pp_testbed as pt
+from pp_testbed.evaluation.bandit import Counts
 from pp_testbed.inference.base import method
 from pp_testbed.inference.bbb import WeightPrior
 from pp_testbed.inference.deep_kernel import draw_linear, normalised_features
@@ -206,6 +207,15 @@ def test_deep_kernel_draws_have_the_covariance_of_bayesian_regression():
     padded = made.fit(KEY, pt.problem("2d/T3-rho0.1-s1000").draw()[0])
     plain = made.fit(KEY, pt.problem("2d/T3-rho0.1-s1000").task)
     np.testing.assert_allclose(padded.sampler.args[0], plain.sampler.args[0], atol=1e-3)
+
+
+def test_deep_kernel_counts_a_row_as_often_as_its_weight_says():
+    made = method("deep-kernel", hidden=(4,), num_steps=50, preset="paper")
+    posterior = made.fit(KEY, Counts(TASK.model, TASK.x, TASK.y, 40, jnp.full(10, 4.0)))
+    root, features = posterior.sampler.args[0], normalised_features(*posterior.function.args, TASK.x)
+    noise, scale = 4.0 * 0.1, 2.0 / np.sqrt(0.1 * 40)
+    precision = (noise * np.eye(4) + 4.0 * features.T @ features) / (scale**2 * noise)
+    np.testing.assert_allclose(root @ root.T, precision, rtol=1e-4, atol=1e-4)
 
 
 def test_tangent_functions_have_the_tangent_kernel():

@@ -9,8 +9,13 @@ import pytest
 import pp_testbed as pt
 from pp_testbed.experiments.bandits import SCHEMA, Bandit
 from pp_testbed.experiments.problems import make_model
-from pp_testbed.report import decisions
-from pp_testbed.report.decisions import at_horizon, bootstrap, log_correlation
+from pp_testbed.report.decisions import (
+    agents_by_problem,
+    at_horizon,
+    bootstrap,
+    common_agents,
+    log_correlation,
+)
 
 AGENTS = ("a", "b", "c", "d", "e")
 
@@ -55,6 +60,11 @@ def test_regrets_are_paired_means():
     assert list(table.ratio) == [0.5, 1.0, 1.5, 2.0, 2.5]
     assert table.ratio_stderr.max() < 1e-12  # proportional on every seed
     assert pt.regrets(frame, step=10).regret[0] == 25.0
+    broken = frame.assign(status=np.where((frame.method == "a") & (frame.seed == 3), "error", "ok"))
+    table = pt.regrets(broken, baseline="b").set_index("method")
+    assert list(table.failed) == [1, 0, 0, 0, 0]
+    assert (table.seeds["a"], table.regret["a"]) == (3, 200.0)
+    assert pt.regrets(runs(lambda agent, seed: agent), baseline="a").ratio.isna().all()  # of regret 0
 
 
 def test_the_horizon_is_the_last_common_step():
@@ -88,9 +98,19 @@ def test_agents_are_compared_on_problems_that_all_have():
     scores = results(lambda agent, seed: agent + 1.0)
     scores.loc[scores.problem.str.contains("T10-"), "kl_joint"] *= 100.0
     scores = scores[~((scores.method == "e") & scores.problem.str.contains("T10-rho0.1-s0"))]
-    table = decisions.agents_by_seed(scores.assign(label=scores.method), "kl_joint")
+    (table,) = common_agents([agents_by_problem(scores.assign(label=scores.method), "kl_joint")])
     assert list(table[0]) == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert list(table[1]) == [50.5, 101.0, 151.5, 202.0, 252.5]
+
+
+def test_a_method_that_never_acted_decides_nothing():
+    """One cell of another method in the results: the agents' means are over all of their own problems."""
+    frame = runs(lambda agent, seed: (agent + 1.0) * (seed + 1.0))
+    scores = results(lambda agent, seed: (agent + 1.0) ** (seed + 1.0))
+    alone = pt.correlations(frame, scores)
+    assert set(alone.problem_seeds) == {4}
+    bystander = scores[(scores.method == "a") & (scores.seed == 0)].assign(method="knn", config_hash="knn")
+    pd.testing.assert_frame_equal(pt.correlations(frame, pd.concat([scores, bystander])), alone)
 
 
 def test_other_runs_of_the_directory_change_nothing():
@@ -157,6 +177,9 @@ def test_models_agree_or_not():
     shown = {axis.get_title(): axis.images[0].get_array() for axis in axes}
     assert shown["regret"][0, 1] == both[both.score == "regret"].correlation.iloc[0]
     assert list(shown) == ["d¹", "d¹⁰", "d¹⁰,²", "regret"]
+    other = runs(lambda a, s: a + 1.0, activation="gelu")  # a model without scores: in regret's panel alone
+    axes = pt.plots.robustness(frame, pd.concat([bandits, other]))
+    assert [axis.images[0].get_array().shape for axis in axes] == [(2, 2)] * 3 + [(3, 3)]
 
 
 def test_what_cannot_be_correlated_is_said():
@@ -204,5 +227,14 @@ def test_learning_is_compared_with_random_labels():
     assert table.loc["bald", "ratio"] == pytest.approx(0.5)
     assert table.loc["bald", "ratio_stderr"] == pytest.approx(0.0, abs=1e-12)
     assert table.loc["uniform", "kl_joint at 10"] == pytest.approx(0.2)
+    again = learnt(0.5).assign(config='{"method": {"name": "m"}, "budgets": [10]}', config_hash="other")
+    again = again[again.num_labelled == 10].assign(config_hash=lambda f: "other " + f.priority)
+    table = pt.learning(pd.concat([learnt(0.5), again]))  # other budgets are another row, not more pools
+    assert list(table.pools) == [3, 3, 3, 3]
+    broken = learnt(0.5)
+    fails = (broken.priority == "bald") & (broken.num_labelled == 20) & broken.problem.str.endswith("s2")
+    table = pt.learning(broken.assign(status=np.where(fails, "error", "ok"))).set_index("priority")
+    assert (table.pools["bald"], table.failed["bald"]) == (2, 1)
+    assert table.loc["bald", "kl_joint at 10"] == pytest.approx(0.075)  # of the pools that got to the end
     (axis,) = pt.plots.learning(learnt(0.5))
     assert axis.get_legend_handles_labels()[1] == ["uniform", "bald"]

@@ -36,12 +36,12 @@ def paired_ratio(
 ) -> tuple[float, float]:
     """Ratio of a mean score on common problems, r = mean a / mean b, and its standard error.
 
-    The delta method: the error of r is that of mean(a - r b), divided by mean b.
+    The delta method: the error of r is that of mean(a - r b), divided by mean b. NaN where mean b is 0.
     """
     both = _both(cells, reference, score)
-    if both.empty or not np.isfinite(both[score + "_baseline"]).all():
-        return float("nan"), float("nan")
     base = both[score + "_baseline"].mean()
+    if both.empty or base == 0 or not np.isfinite(both[score + "_baseline"]).all():
+        return float("nan"), float("nan")
     ratio = both[score].mean() / base
     residual = both[score] - ratio * both[score + "_baseline"]
     return ratio, stderr_of_mean(residual, strata(both)) / base

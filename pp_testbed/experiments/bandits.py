@@ -238,8 +238,9 @@ def bandit(
     """Let methods act on neural bandits, keep their regrets in a directory, and return them.
 
     Args:
-        methods: names, `file.py:NAME`, or objects that learn online (see `inference.online`). The names
-            "oracle" and "uniform" are the bounds.
+        methods: names, `file.py:NAME`, or objects that learn online (see `inference.online`). By name,
+            ensembles have 30 members and minibatches 128 rows, unless told otherwise; objects and those of
+            files are taken as they are. "oracle" and "uniform" are the bounds.
         dim: d, of 20 d actions.
         steps: the horizon; the paper's is 50,000.
         seeds: how many, or which.

@@ -41,7 +41,7 @@ class DeepKernel(Trained):
         agent = self.agent(task)
         params, losses = self.train_one(key, agent, task)
         noise = self.noise * task.temperature
-        features = normalised_features(agent, params, task.x) * task.data_weights[:, None]
+        features = normalised_features(agent, params, task.x) * jnp.sqrt(task.data_weights)[:, None]
         precision = noise * jnp.eye(features.shape[1]) + features.T @ features
         scale = self.scale / jnp.sqrt(task.temperature * task.num_train)
         root = jnp.linalg.cholesky(precision) / (scale * jnp.sqrt(noise))

@@ -52,7 +52,8 @@ class Target(NamedTuple):
 
     def log_density(self, position: Array, batch: tuple[Array, Array, Array] | None = None) -> Array:
         """log p(y, θ) up to a constant, or its estimate on a batch `(x, y, weights)`."""
-        x, y, weights = batch or (self.task.x, self.task.y, self.task.data_weights)
+        data = self.task.distinct()
+        x, y, weights = batch or (data.x, data.y, data.data_weights)
         arguments = (x, y, self.likelihood_power * weights)
         return -potential_energy(weighted(self.model), arguments, {}, self._unravel(position))
 
@@ -170,7 +171,7 @@ class Sampler:
     def target(self, task: Task) -> Target:
         """The density that the chains sample."""
         model = task.model if self.model is None else Partial(self.model)
-        return Target(model, task.distinct(), self.likelihood_power)
+        return Target(model, task, self.likelihood_power)
 
     def chain_keys(self, key: Array) -> Array:
         """The key of each chain, [chains]."""

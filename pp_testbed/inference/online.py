@@ -21,6 +21,8 @@ from pp_testbed.models.base import Array, Task
 class Online(Protocol):
     """A method whose posterior follows data as they come in: pure functions of a state, a pytree.
 
+    The method is a pytree itself, as `pt.pytree_dataclass` makes one of a class.
+
     `task` holds the data so far: T = `task.num_train` of them, of which the last P are in its rows, in
     any order.
     """
@@ -88,6 +90,10 @@ def online(method: Any) -> Any:
         ('mlp', 'Refreshed')
     """
     if callable(getattr(method, "begin", None)):
+        if jax.tree_util.treedef_is_leaf(jax.tree.structure(method)):
+            raise UsageError(
+                f"{method_name(method)} is no pytree; decorate its class with pt.pytree_dataclass"
+            )
         return method
     if isinstance(getattr(method, "networks", None), int) and is_dataclass(method):
         return Refreshed(method, name=method_name(method))

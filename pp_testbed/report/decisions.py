@@ -28,10 +28,10 @@ FEWEST_AGENTS = 4  # of which a correlation says anything
 
 def at_horizon(frame: pd.DataFrame, step: int | None = None) -> pd.DataFrame:
     """The regret of each run after one step: if none is given, the last that all runs of its bandit have."""
+    frame = frame.assign(label=method_labels(frame))
     good = frame[frame.status == OK]
     if good.empty:
         raise UsageError("there is no bandit run that ended well")
-    good = good.assign(label=method_labels(good))
     parts = []
     for (model, _), group in good.groupby(["model", "temperature"]):
         common = common_steps(group)
@@ -54,13 +54,16 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
     """One row per bandit and method, least regret first.
 
     `regret` is the mean over seeds, `ratio` that over the baseline's on the same seeds, each with its
-    standard error.
+    standard error. Runs that failed are in neither, and `failed` says how many: what fails is seldom a
+    seed like the others.
 
     Args:
         frame: as `pt.bandit` returns it.
         step: the horizon; the last one that all runs have if None.
     """
     cells = at_horizon(frame, step)
+    named = frame.assign(label=method_labels(frame))
+    tried = named.groupby(["model", "temperature", "label"]).problem.nunique()
     if baseline != "mlp" and baseline not in set(cells.label):
         raise unknown("baseline", baseline, sorted(set(cells.label)))
     rows = []
@@ -76,6 +79,7 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
                     "step": runs.step.iloc[0],
                     "method": label,
                     "seeds": len(runs),
+                    "failed": tried[model, rho, label] - len(runs),
                     "regret": runs.regret.mean(),
                     "regret_stderr": stderr_of_mean(runs.regret, strata(runs)),
                     "ratio": ratio,
@@ -87,10 +91,9 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
     return pd.DataFrame(rows).sort_values(order, ignore_index=True)
 
 
-def agents_by_seed(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Means of a column over problems that all agents have, agents as rows and seeds as columns."""
-    table = frame.pivot_table(index="label", columns=["seed", "problem"], values=column).dropna(axis=1)
-    return table.T.groupby(level="seed").mean().T
+def agents_by_problem(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    """A column with agents as rows and `(seed, problem)` as columns; NaN where an agent lacks the problem."""
+    return frame.pivot_table(index="label", columns=["seed", "problem"], values=column)
 
 
 def bootstrap(
@@ -134,7 +137,7 @@ def tables_of_models(
     methods: Sequence[str] = (),
     step: int | None = None,
 ) -> dict[str, dict[str, pd.DataFrame]]:
-    """Scores and regrets of agents: by score, by generative model, agents as rows and seeds as columns.
+    """Scores and regrets of agents, as of `agents_by_problem`: by score, by generative model.
 
     An agent is known by its name or, where there are several configurations of one, by what they differ in.
 
@@ -155,7 +158,7 @@ def tables_of_models(
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     for frame, score in parts:
         by_model = frame.groupby(frame.model + ", ρ = " + frame.temperature.astype(str))
-        tables[score] = {str(model): agents_by_seed(group, score) for model, group in by_model}
+        tables[score] = {str(model): agents_by_problem(group, score) for model, group in by_model}
     return tables
 
 
@@ -250,13 +253,16 @@ def across_models(
 
 
 def common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """The rows of the agents that all have, in one order."""
+    """Means of the agents that all tables have, in one order, with seeds as columns: [agents, seeds] each.
+
+    Those of a table are over the problems that all of these agents have, whatever others lack.
+    """
     common = sorted(set.intersection(*(set(table.index) for table in tables)))
     if len(common) < FEWEST_AGENTS:
         raise UsageError(
             f"{len(common)} agents in common ({', '.join(common)}); a correlation needs {FEWEST_AGENTS}"
         )
-    found = [table.loc[common] for table in tables]
+    found = [table.loc[common].dropna(axis=1).T.groupby(level="seed").mean().T for table in tables]
     if any(table.shape[1] < 2 for table in found):
         raise UsageError("these agents share fewer than two seeds: there is no interval")
     if any((table.mean(axis=1) <= 0).any() for table in found):
@@ -267,12 +273,16 @@ def common_agents(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 def learning(frame: pd.DataFrame, score: str = "kl_joint") -> pd.DataFrame:
     """What active learning gained: one row per method and priority, one column per budget.
 
-    The mean score over pools, and the paired ratio to that of `uniform` at the largest budget.
+    The mean score over pools, and the paired ratio to that of `uniform` at the largest budget. Runs that
+    failed, at whatever budget, are in none of it; `failed` says how many.
     """
-    good = of_learning(frame)
+    frame = of_learning(frame)
+    good = frame[frame.ended]
+    failed = frame[~frame.ended].groupby(["label", "priority"]).problem.nunique()
     rows = []
     for (method, priority), runs in good.groupby(["label", "priority"]):
         row: dict[str, Any] = {"method": method, "priority": priority, "pools": runs.problem.nunique()}
+        row["failed"] = failed.get((method, priority), 0)
         for budget, cells in runs.groupby("num_labelled"):
             row[f"{score} at {budget}"] = cells[score].mean()
         last = runs[runs.num_labelled == runs.num_labelled.max()]
@@ -284,9 +294,12 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint") -> pd.DataFrame:
 
 
 def of_learning(frame: pd.DataFrame) -> pd.DataFrame:
-    """Runs of active learning that ended well, labelled by what methods, not priorities, differ in."""
-    good = frame[frame.status == OK]
-    if good.empty:
+    """Runs of active learning, with their `label`, and whether they `ended` well, at all of their budgets.
+
+    Labels are by all that runs of a method differ in but the priority.
+    """
+    parts = frame.config.map(lambda config: json.dumps(json.loads(config) | {"priority": ""}, sort_keys=True))
+    ended = (frame.status == OK).groupby([frame.problem, frame.config_hash]).transform("all")
+    if not ended.any():
         raise UsageError("there is no run of active learning that ended well")
-    parts = good.config.map(lambda config: json.dumps(json.loads(config).get("method"), sort_keys=True))
-    return good.assign(label=method_labels(good.assign(config=parts, config_hash=parts)))
+    return frame.assign(label=method_labels(frame.assign(config=parts, config_hash=parts)), ended=ended)

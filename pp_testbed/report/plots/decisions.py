@@ -42,13 +42,15 @@ def regret(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     for axis, place in zip(made.axes, places, strict=False):
         here = good[good.place == place]
         here = here[here.step.isin(common_steps(here))]
+        means = here.groupby(["label", "step"]).regret.mean()
+        lowest = min(means[means > 0], default=1.0)
         for label, runs in here.groupby("label"):
             curve = runs.groupby("step").regret.agg(["mean", "sem"])
             axis.plot(curve.index, curve["mean"], label=plain(label), markevery=0.15, **looks[label])
             low, high = curve["mean"] - curve["sem"], curve["mean"] + curve["sem"]
             axis.fill_between(curve.index, low, high, color=looks[label]["color"], alpha=0.15, lw=0)
         seeds, actions = here.seed.nunique(), here.num_actions.iloc[0]
-        axis.set(xscale="log", yscale="log", xlabel="step", ylim=(0.5, None))
+        axis.set(xscale="log", yscale="log", xlabel="step", ylim=(0.8 * lowest, None))
         axis.set_title(f"{place}\n{actions} actions, {seeds} seeds")
     made.axes[0].set_ylabel("cumulative regret")
     made.legend()
@@ -116,24 +118,32 @@ def robustness(
     """
     table = across_models(results, bandits, methods)
     scores = list(dict.fromkeys(table.score))
-    models = list(dict.fromkeys([*table.model, *table.other]))
-    temperatures = {model.partition(", ")[2] for model in models}
-    names = [model.partition(", ")[0] for model in models] if len(temperatures) == 1 else models
-    side = 1.2 + 0.32 * len(models)
+    matrices = [correlation_matrix(table[table.score == score]) for score in scores]
+    temperatures = {model.partition(", ")[2] for matrix in matrices for model in matrix}
+    side = 1.2 + 0.32 * max(map(len, matrices))
     made = panels(len(scores), side, ax, height=side, sharey=False)
-    for axis, score in zip(made.axes, scores, strict=True):
-        matrix = pd.DataFrame(np.eye(len(models)), models, models)
-        for row in table[table.score == score].itertuples():
-            matrix.loc[row.model, row.other] = matrix.loc[row.other, row.model] = row.correlation
+    before: list[str] = []
+    for axis, score, matrix in zip(made.axes, scores, matrices, strict=True):
+        names = [model.partition(", ")[0] if len(temperatures) == 1 else model for model in matrix]
         image = axis.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1)
-        axis.set_xticks(range(len(models)), names, rotation=90)
-        axis.set_yticks(range(len(models)), names if axis is made.axes[0] else [""] * len(models))
+        axis.set_xticks(range(len(names)), names, rotation=90)
+        axis.set_yticks(range(len(names)), [""] * len(names) if names == before else names)
+        before = names
         for (i, j), value in np.ndenumerate(matrix.to_numpy()):
             colour = "white" if abs(value) > 0.7 else "black"
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
         axis.set_title(SCORES.get(score, score))
     made.figure.colorbar(image, ax=list(made.axes), shrink=0.7, label="correlation over agents")
     return made.axes
+
+
+def correlation_matrix(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The correlations of one score as a matrix of the models that have that score."""
+    models = list(dict.fromkeys([*pairs.model, *pairs.other]))
+    matrix = pd.DataFrame(np.eye(len(models)), models, models)
+    for row in pairs.itertuples():
+        matrix.loc[row.model, row.other] = matrix.loc[row.other, row.model] = row.correlation
+    return matrix
 
 
 @style()
@@ -146,6 +156,7 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint", ax: Any = None) -> np
         ax: as many axes as methods.
     """
     good = of_learning(frame)
+    good = good[good.ended]
     methods, priorities = list(dict.fromkeys(good.label)), list(dict.fromkeys(good.priority))
     looks = styles(priorities)
     made = panels(len(methods), 3.4, ax, columns=min(3, len(methods)))

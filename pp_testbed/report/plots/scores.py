@@ -286,7 +286,7 @@ def profile(frame: pd.DataFrame, name: str, ax: Any, wanted: list[str] | None = 
     made = panels(len(varied), 2.5, ax, height=1.9, columns=min(4, len(varied)), sharey=False)
     for axis, (method, option, values, cells) in zip(made.axes, varied, strict=False):
         _draw_profile(axis, values, cells)
-        axis.set_title(f"{method}: {option}, {cells.problem.nunique()} problems", fontsize=8)
+        axis.set_title(f"{plain(method)}: {option}, {cells.problem.nunique()} problems", fontsize=8)
     made.axes[0].legend()
     made.titles(y="mean score / lowest mean score")
     return made.axes[: len(varied)]

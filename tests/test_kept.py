@@ -1,0 +1,81 @@
+"""What the repository keeps is of the code that is here, and its pages print these numbers."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import pp_testbed as pt
+from pp_testbed.experiments import bandits
+from pp_testbed.experiments.identity import config_text
+from pp_testbed.experiments.specs import MethodSpec
+
+ROOT = Path(__file__).parent.parent
+KEPT = ROOT / "benchmarks" / "results"
+SUITE = pd.read_parquet(KEPT / "2d.parquet")
+REGRETS = pt.regrets(pt.read_bandits(KEPT / "bandits")).set_index(["model", "method"])
+
+
+def rows_of(page: str, head: str) -> dict[str, list[str]]:
+    """The cells of the table of a page whose first line begins with `head`, by the first cell."""
+    _, found, text = (ROOT / page).read_text(encoding="utf-8").partition(f"| {head} |")
+    assert found, f"{page} has no table of {head}"
+    lines = text.partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {first: rest for first, *rest in cells}
+
+
+@pytest.mark.parametrize("name", sorted(SUITE.method.unique()))
+def test_kept_scores_are_those_of_todays_configurations(name):
+    assert list(SUITE[SUITE.method == name].config.unique()) == [
+        config_text(pt.method(name), pt.Evaluation())
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(set(REGRETS.index.get_level_values("method"))))
+def test_kept_regrets_are_those_of_todays_configurations(name):
+    kept = pt.read_bandits(KEPT / "bandits")
+    agent = bandits.agent(MethodSpec(name, (), "paper"))
+    assert list(kept[kept.method == name].config.unique()) == [bandits._config(agent, "thompson")]
+
+
+def test_the_readme_prints_what_is_kept():
+    board = pt.leaderboard(SUITE, published=True).set_index("method")
+    regret = REGRETS.loc["10d"]
+    for name, cells in rows_of("README.md", "method").items():
+        row, acting = board.loc[name], regret.loc["sgld" if name == "sgmcmc" else name]
+        ratio = f"{row.ratio:.3f} ± {row.ratio_stderr:.3f}" if name != "mlp" else "1"
+        paper = f"{row.published_ratio:.3f}" if name != "mlp" else "1"
+        expected = [
+            f"{row.kl_marginal:.3f}",
+            f"{row.kl_joint:.3f} ± {row.kl_joint_stderr:.3f}",
+            f"{row.kl_dyadic:.3f}",
+            ratio,
+            paper,
+            f"{row.excess_kl_joint:.3f} ± {row.excess_kl_joint_stderr:.3f}",
+            f"{acting.regret:.0f} ± {acting.regret_stderr:.0f}",
+        ]
+        assert cells[:-1] == expected, name
+        assert float(cells[-1]) == pytest.approx(row.fit_seconds, rel=0.25)
+
+
+def test_the_page_of_decisions_prints_what_is_kept():
+    for name, cells in rows_of("docs/decisions.md", "regret, mean ± standard error over 20 seeds").items():
+        rows = [REGRETS.loc[(model, name)] for model in ("2d", "10d", "50d")]
+        assert cells == [f"{row.regret:.0f} ± {row.regret_stderr:.0f}" for row in rows], name
+    scores = pd.read_parquet(KEPT / "decisions.parquet")
+    table = pt.correlations(pt.read_bandits(KEPT / "bandits"), scores, testbed="2d").set_index(
+        ["score", "model"]
+    )
+    shown = rows_of("docs/decisions.md", "log regret against the log of")
+    for cells, score in zip(shown.values(), ("kl_marginal", "kl_joint", "kl_dyadic"), strict=True):
+        rows = [table.loc[(score, f"{model}, ρ = 0.1")] for model in ("2d", "10d", "50d")]
+        texts = [f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in rows]
+        assert cells == [text.replace("-", "−") for text in texts], score
+
+
+def test_a_horizon_of_the_page_is_that_of_the_runs():
+    text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    for dim, steps in re.findall(r"d = (\d+), ([\d,]+) steps", text):
+        assert set(REGRETS.loc[f"{dim}d"].step) == {int(steps.replace(",", ""))}

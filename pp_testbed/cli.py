@@ -47,13 +47,14 @@ errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 @contextmanager
 def plain_errors() -> Any:
-    """A user's mistake is one line on the standard error and exit code 2."""
+    """A user's mistake is one line on the standard error and exit code 2; an interruption is no traceback."""
     try:
         yield
     except UsageError as error:
         errors.print(f"[bold red]error:[/] {_escaped(error)}")
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
+        errors.print("\ninterrupted; run the same command again to go on")
         raise typer.Exit(130) from None
 
 
@@ -150,14 +151,7 @@ def run(
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
         _check_baseline(baseline, [method_name(resolve(spec)) for spec in specs])
-        try:
-            frame = run_suite(problems, specs, out, jobs=jobs or cores(), config=_config(inputs, draws))
-        except KeyboardInterrupt:
-            errors.print(
-                f"\ninterrupted; complete results are in {_escaped(out)}. "
-                "Run the same command again to go on."
-            )
-            raise
+        frame = run_suite(problems, specs, out, jobs=jobs or cores(), config=_config(inputs, draws))
         _show(frame, (), baseline, format)
         write_report(frame, page, baseline=baseline)
         errors.print(f"results are in {_escaped(out)}{os.sep}, a report of them in {_escaped(_near(page))}")
@@ -304,21 +298,17 @@ def tune(
                 raise UsageError(f"--save {save}: expected a .json file in a directory that is there")
             if save.exists():
                 read_presets(save)
-        try:
-            found = find(
-                specs[0],
-                suite=suite,
-                sampler=sampler,
-                trials=trials,
-                metric=metric,
-                study=study,
-                grid=parse_grid(grid or []),
-                seed=seed,
-                jobs=jobs or cores(),
-            )
-        except KeyboardInterrupt:
-            errors.print("\ninterrupted; run the same command again to go on.")
-            raise
+        found = find(
+            specs[0],
+            suite=suite,
+            sampler=sampler,
+            trials=trials,
+            metric=metric,
+            study=study,
+            grid=parse_grid(grid or []),
+            seed=seed,
+            jobs=jobs or cores(),
+        )
         _print_table(found.table(), format)
         best = found.best
         values = found.defaults | best["options"]
@@ -374,11 +364,7 @@ def sbc(
             for spec in _specs(method, settings or [], preset)
         ]
         _print_table(pd.DataFrame([calibration.asdict() for calibration in made]), format)
-        if figure is not None:
-            from pp_testbed.report.plots import calibration_ranks, save
-
-            save(calibration_ranks(made), figure)
-            errors.print(f"the ranks are drawn in {_escaped(figure)}")
+        _draw(figure, "calibration_ranks", made)
 
 
 @app.command()
@@ -431,11 +417,7 @@ def compare(
                     raise UsageError(f"{name}: {one_line(error)}") from error
                 rows.append({"method": name, **scores, **distance})
         _print(render_across(pd.DataFrame(rows), format))
-        if figure is not None:
-            from pp_testbed.report.plots import predictive_fields, save
-
-            save(predictive_fields(exact.problem, fields | {"NUTS": exact.posterior}, draws), figure)
-            errors.print(f"the predictive fields are drawn in {_escaped(figure)}")
+        _draw(figure, "predictive_fields", exact.problem, fields | {"NUTS": exact.posterior}, draws)
 
 
 @app.command()
@@ -494,29 +476,21 @@ def bandit(
             options["activation"] = activation
         if hidden is not None:
             options["hidden"] = _whole_numbers("--hidden", hidden)
-        try:
-            frame = play(
-                specs,
-                dim=dim,
-                steps=PAPER_STEPS if full else steps,
-                seeds=seeds,
-                temperature=temperature,
-                model=model,
-                select=select,
-                out=out,
-                jobs=jobs or cores(),
-                **options,
-            )
-        except KeyboardInterrupt:
-            errors.print("\ninterrupted; run the same command again to go on.")
-            raise
+        frame = play(
+            specs,
+            dim=dim,
+            steps=PAPER_STEPS if full else steps,
+            seeds=seeds,
+            temperature=temperature,
+            model=model,
+            select=select,
+            out=out,
+            jobs=jobs or cores(),
+            **options,
+        )
         if (frame.status == "ok").any():
             _print_with_errors(regrets(frame, baseline), format)
-            if figure is not None:
-                from pp_testbed.report.plots import regret, save
-
-                save(regret(frame), figure)
-                errors.print(f"the regrets are drawn in {_escaped(figure)}")
+            _draw(figure, "regret", frame)
         errors.print(f"regrets are in {_escaped(out)}{os.sep}")
         _report_failures(frame)
 
@@ -559,25 +533,17 @@ def active(
             raise unknown("format", format, FORMATS)
         _check_figure(figure)
         chosen = pools(suite)
-        try:
-            frame = learn(
-                _specs(methods, settings or [], preset),
-                chosen.filter(seed=_numbers(seeds)) if seeds else chosen,
-                priorities=[name for name in priorities.split(",") if name],
-                budgets=_whole_numbers("--budgets", budgets),
-                out=out,
-                jobs=jobs or cores(),
-            )
-        except KeyboardInterrupt:
-            errors.print("\ninterrupted; run the same command again to go on.")
-            raise
+        frame = learn(
+            _specs(methods, settings or [], preset),
+            chosen.filter(seed=_numbers(seeds)) if seeds else chosen,
+            priorities=[name for name in priorities.split(",") if name],
+            budgets=_whole_numbers("--budgets", budgets),
+            out=out,
+            jobs=jobs or cores(),
+        )
         if (frame.status == "ok").any():
             _print_with_errors(learning(frame), format)
-            if figure is not None:
-                from pp_testbed.report import plots
-
-                plots.save(plots.learning(frame), figure)
-                errors.print(f"the learning curves are drawn in {_escaped(figure)}")
+            _draw(figure, "learning", frame)
         errors.print(f"scores are in {_escaped(out)}{os.sep}")
         _report_failures(frame)
 
@@ -620,11 +586,7 @@ def correlate(
         left = sorted(set(inputs[0].model) - set(table.model.str.partition(",")[0]))
         if left:
             errors.print(f"no scores of their model: {', '.join(left)}; see --testbed")
-        if figure is not None:
-            from pp_testbed.report.plots import correlation, save
-
-            save(correlation(*inputs), figure)
-            errors.print(f"regrets and scores are drawn in {_escaped(figure)}")
+        _draw(figure, "correlation", *inputs)
 
 
 @app.command()
@@ -658,12 +620,7 @@ def robustness(
             _names(methods),
         )
         _print_table(across_models(*inputs), format)
-        if figure is not None:
-            from pp_testbed.report.plots import robustness as draw
-            from pp_testbed.report.plots import save
-
-            save(draw(*inputs), figure)
-            errors.print(f"the correlations are drawn in {_escaped(figure)}")
+        _draw(figure, "robustness", *inputs)
 
 
 @reference_app.command("build")
@@ -964,6 +921,15 @@ def _print(shown: Any) -> None:
         # A table wider than the terminal wraps its lines; one that hides digits would be worse.
         width = Console(width=1000).measure(shown).maximum
         Console(width=max(Console().width, width), highlight=False).print(shown)
+
+
+def _draw(path: Path | None, name: str, *arguments: Any) -> None:
+    """Draw a picture of `report.plots`, if there is a file to draw it into."""
+    if path is not None:
+        from pp_testbed.report import plots
+
+        plots.save(getattr(plots, name)(*arguments), path)
+        errors.print(f"the picture is {_escaped(path)}")
 
 
 def _check_baseline(baseline: str, names: list[str]) -> None:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -71,11 +72,13 @@ def test_bandits_are_played_drawn_and_correlated(tmp_path):
     result = call("bandit", "--methods", f"oracle,{names}", *options, *figure)
     assert result.exit_code == 0
     assert call("figure", "regret", bandits, "--out", tmp_path / "again.svg").exit_code == 0
-    for word in ("oracle", "0.000 ± 0.000", "regret", f"regrets are in {bandits}"):
+    for word in ("oracle", "0.000 ± 0.000", "regret", f"regrets are in {bandits}", "the picture is"):
         assert word in result.output
     again = call("bandit", "--methods", names, *options, "--format", "csv")
     assert "8 of 8 runs are in" in again.stderr
-    assert again.stdout.startswith("model,temperature,num_actions,step,method,seeds,regret,regret_stderr,")
+    assert again.stdout.startswith(
+        "model,temperature,num_actions,step,method,seeds,failed,regret,regret_stderr,"
+    )
     short = [f"--set=sgld.{option}" for option in ("num_steps=20", "burn_in=0", "thinning=1")]
     problems = ["--suite", "2d", "--seeds", "0-1", "--limit", "12"]
     short += [f"--set={name}.num_steps=20" for name in ("mlp", "logistic", "dropout")]
@@ -101,6 +104,16 @@ def test_active_learning_prints_a_table(tmp_path):
     for word in ("kl_joint at 10", "entropy", "1.000"):
         assert word in result.output
     assert (tmp_path.parent / "active.svg").exists()
+
+
+def test_active_learning_that_fails_after_its_first_budget_is_said(tmp_path):
+    file = Path(__file__).with_name("methods_for_tests.py")
+    options = ["--priorities", "uniform", "--budgets", "2,3", "--seeds", "0-1", "--jobs", "1"]
+    result = call("active", "--methods", f"uniform,{file}:RAISES", *options, "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "failed: Raises on 2 cells, such as 2d/T1000-rho0.1-s0: RuntimeError" in result.stderr
+    assert "uniform" in result.stdout
+    assert "Raises" not in result.stdout  # a mean over what has not failed yet would be of other pools
 
 
 def test_sbc_prints_a_table_and_feeds_the_leaderboard(tmp_path):

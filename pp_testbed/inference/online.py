@@ -90,7 +90,7 @@ def online(method: Any) -> Any:
         ('mlp', 'Refreshed')
     """
     if callable(getattr(method, "begin", None)):
-        if jax.tree_util.treedef_is_leaf(jax.tree.structure(method)):
+        if any(leaf is method for leaf in jax.tree.leaves(method)):
             raise UsageError(
                 f"{method_name(method)} is no pytree; decorate its class with pt.pytree_dataclass"
             )

@@ -1,6 +1,6 @@
 """The regrets that the repository keeps, and the scores beside them: run, and packed; resumable.
 
-    python benchmarks/ship_decisions.py work/ 2d 10d 50d nuts variety models
+    python benchmarks/ship_decisions.py work/ 2d 10d 50d acting nuts variety models
     python benchmarks/ship_decisions.py work/              # only pack what is there
 
 The published agents (`--preset paper`), ensembles of 30, 20 seeds. The horizon is the paper's 50,000 steps,
@@ -12,7 +12,7 @@ models, are in `benchmarks/results/`.
 import sys
 from pathlib import Path
 
-from pp_testbed.experiments.bandits import PAPER_STEPS, bandit, read_bandits
+from pp_testbed.experiments.bandits import PAPER_STEPS, annealed, bandit, read_bandits
 from pp_testbed.experiments.problems import suite
 from pp_testbed.experiments.runner import run
 from pp_testbed.experiments.specs import MethodSpec
@@ -58,6 +58,9 @@ def play(part: str, work: Path) -> None:
         dim = int(part.removesuffix("d"))
         bandit(specs([*bounds, *AGENTS]), dim=dim, steps=PAPER_STEPS, out=work / part, jobs=2)
         run(suite("decisions").filter(input_dim=dim), specs(AGENTS, True), work / "decisions", jobs=2)
+    elif part == "acting":  # scored with the prior that they act with in ten dimensions
+        methods = [annealed(spec.resolve(), 10) for spec in specs(AGENTS, True)]
+        run(suite("decisions").filter(input_dim=10), methods, work / "decisions-acting", jobs=2)
     elif part == "nuts":
         bandit(specs([("nuts", {})]), dim=2, steps=5000, out=work / part, jobs=2)
     elif part == "variety":

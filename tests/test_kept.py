@@ -75,6 +75,15 @@ def test_the_page_of_decisions_prints_what_is_kept():
         assert cells == [text.replace("-", "−") for text in texts], score
 
 
+@pytest.mark.parametrize("file", ["decisions", "decisions-acting"])
+def test_the_page_says_what_ten_dimensions_say_of_themselves(file):
+    kept = pt.read_bandits(KEPT / "bandits")
+    table = pt.correlations(kept[kept.model == "10d"], pd.read_parquet(KEPT / f"{file}.parquet"))
+    page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    for row in table.itertuples():
+        assert f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]".replace("-", "−") in page
+
+
 def test_a_horizon_of_the_page_is_that_of_the_runs():
     text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
     for dim, steps in re.findall(r"d = (\d+), ([\d,]+) steps", text):

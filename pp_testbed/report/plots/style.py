@@ -96,7 +96,7 @@ def plain(label: str) -> str:
 
 
 def log_ticks(axis: Axis) -> None:
-    """Numbers of a logarithmic axis as they are said, 0.2 or 500, and at least two of them.
+    """Numbers of a logarithmic axis as they are said, 0.2 or 500: at least two of them, and few.
 
     Call it when all is drawn: how many there are depends on the axis' limits.
     """

@@ -139,7 +139,7 @@ def run(
         from pp_testbed.experiments.specs import resolve
         from pp_testbed.experiments.store import create_directory
         from pp_testbed.inference.base import method_name
-        from pp_testbed.report.leaderboard import FORMATS
+        from pp_testbed.report.leaderboard import FORMATS, check_baseline
         from pp_testbed.report.page import check_report, write_report
 
         if format not in FORMATS:
@@ -150,7 +150,7 @@ def run(
         check_report(page)
         problems = _selected(suite, seeds, limit)
         specs = _specs(methods, settings or [], preset)
-        _check_baseline(baseline, [method_name(resolve(spec)) for spec in specs])
+        check_baseline(baseline, (method_name(resolve(spec)) for spec in specs))
         frame = run_suite(problems, specs, out, jobs=jobs or cores(), config=_config(inputs, draws))
         _show(frame, (), baseline, format)
         write_report(frame, page, baseline=baseline)
@@ -464,13 +464,13 @@ def bandit(
         from pp_testbed.experiments.bandits import bandit as play
         from pp_testbed.inference.base import method_name
         from pp_testbed.report.decisions import regrets
-        from pp_testbed.report.leaderboard import FORMATS
+        from pp_testbed.report.leaderboard import FORMATS, check_baseline
 
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
         _check_figure(figure)
         specs = _specs(methods, settings or [], preset)
-        _check_baseline(baseline, [method_name(agent(spec)) for spec in specs])
+        check_baseline(baseline, (method_name(agent(spec)) for spec in specs))
         options: dict[str, Any] = {}
         if activation is not None:
             options["activation"] = activation
@@ -930,12 +930,6 @@ def _draw(path: Path | None, name: str, *arguments: Any) -> None:
 
         plots.save(getattr(plots, name)(*arguments), path)
         errors.print(f"the picture is {_escaped(path)}")
-
-
-def _check_baseline(baseline: str, names: list[str]) -> None:
-    """Say before the work that the table would have no such row; without `mlp`, it has no ratios."""
-    if baseline != "mlp" and baseline not in names:
-        raise unknown("baseline", baseline, names)
 
 
 def _report_not_converged(found: list[Any]) -> None:

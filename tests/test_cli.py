@@ -184,6 +184,7 @@ def test_failed_cells_end_with_1(tmp_path):
         (["robustness"], "give --results, --bandits or both"),
         (["report", "nowhere"], "there is no results directory nowhere"),
         (["run", "--methods", "mlp", "--baseline", "ensemble"], "unknown baseline 'ensemble'"),
+        (["bandit", "--methods", "mlp", "--baseline", "ensemble"], "unknown baseline 'ensemble'"),
         (["report", "--out", "/nowhere/x.html"], "there is no directory /nowhere"),
         (["run", "--report", "/nowhere/x.html"], "there is no directory /nowhere"),
         (["figure", "agent"], "unknown figure 'agent'; did you mean 'agents'"),

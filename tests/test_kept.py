@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,7 +15,8 @@ from pp_testbed.experiments.specs import MethodSpec
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "benchmarks" / "results"
 SUITE = pd.read_parquet(KEPT / "2d.parquet")
-REGRETS = pt.regrets(pt.read_bandits(KEPT / "bandits")).set_index(["model", "method"])
+RUNS = pt.read_bandits(KEPT / "bandits")
+REGRETS = pt.regrets(RUNS).set_index(["model", "method"])
 
 
 def rows_of(page: str, head: str) -> dict[str, list[str]]:
@@ -26,6 +28,11 @@ def rows_of(page: str, head: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
+def interval(row: Any) -> str:
+    """A correlation as the pages print it."""
+    return f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]".replace("-", "−")
+
+
 @pytest.mark.parametrize("name", sorted(SUITE.method.unique()))
 def test_kept_scores_are_those_of_todays_configurations(name):
     assert list(SUITE[SUITE.method == name].config.unique()) == [
@@ -35,9 +42,8 @@ def test_kept_scores_are_those_of_todays_configurations(name):
 
 @pytest.mark.parametrize("name", sorted(set(REGRETS.index.get_level_values("method"))))
 def test_kept_regrets_are_those_of_todays_configurations(name):
-    kept = pt.read_bandits(KEPT / "bandits")
     agent = bandits.agent(MethodSpec(name, (), "paper"))
-    assert list(kept[kept.method == name].config.unique()) == [bandits._config(agent, "thompson")]
+    assert list(RUNS[RUNS.method == name].config.unique()) == [bandits._config(agent, "thompson")]
 
 
 def test_the_readme_prints_what_is_kept():
@@ -65,23 +71,19 @@ def test_the_page_of_decisions_prints_what_is_kept():
         rows = [REGRETS.loc[(model, name)] for model in ("2d", "10d", "50d")]
         assert cells == [f"{row.regret:.0f} ± {row.regret_stderr:.0f}" for row in rows], name
     scores = pd.read_parquet(KEPT / "decisions.parquet")
-    table = pt.correlations(pt.read_bandits(KEPT / "bandits"), scores, testbed="2d").set_index(
-        ["score", "model"]
-    )
+    table = pt.correlations(RUNS, scores, testbed="2d").set_index(["score", "model"])
     shown = rows_of("docs/decisions.md", "log regret against the log of")
     for cells, score in zip(shown.values(), ("kl_marginal", "kl_joint", "kl_dyadic"), strict=True):
         rows = [table.loc[(score, f"{model}, ρ = 0.1")] for model in ("2d", "10d", "50d")]
-        texts = [f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in rows]
-        assert cells == [text.replace("-", "−") for text in texts], score
+        assert cells == [interval(row) for row in rows], score
 
 
 @pytest.mark.parametrize("file", ["decisions", "decisions-acting"])
 def test_the_page_says_what_ten_dimensions_say_of_themselves(file):
-    kept = pt.read_bandits(KEPT / "bandits")
-    table = pt.correlations(kept[kept.model == "10d"], pd.read_parquet(KEPT / f"{file}.parquet"))
+    table = pt.correlations(RUNS[RUNS.model == "10d"], pd.read_parquet(KEPT / f"{file}.parquet"))
     page = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
     for row in table.itertuples():
-        assert f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]".replace("-", "−") in page
+        assert interval(row) in page
 
 
 def test_a_horizon_of_the_page_is_that_of_the_runs():

@@ -17,7 +17,7 @@ import pandas as pd
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
 from pp_testbed.experiments.store import OK
-from pp_testbed.report.leaderboard import SCORES, method_labels, without_superseded
+from pp_testbed.report.leaderboard import SCORES, check_baseline, method_labels, without_superseded
 
 BOUNDS = ("oracle", "uniform", "prior")  # which do not learn: no correlation is about them
 INTERVAL = (0.05, 0.95)
@@ -64,8 +64,7 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
     cells = at_horizon(frame, step)
     named = frame.assign(label=method_labels(frame))
     tried = named.groupby(["model", "temperature", "label"]).problem.nunique()
-    if baseline != "mlp" and baseline not in set(cells.label):
-        raise unknown("baseline", baseline, sorted(set(cells.label)))
+    check_baseline(baseline, cells.label)
     rows = []
     for (model, rho), group in cells.groupby(["model", "temperature"]):
         base = group[group.label == baseline]

@@ -7,7 +7,7 @@ single cell come from is the evaluator's business.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,7 @@ def leaderboard(
         excess_kl_joint=frame.kl_joint - exact_scores(frame, references),
         calibration_error=calibration_errors(frame, calibrations),
     )
-    if baseline != "mlp" and baseline not in set(frame.method):
-        raise unknown("baseline", baseline, sorted(set(frame.method)))
+    check_baseline(baseline, frame.method)
     for column in by:
         if column not in frame.columns:
             raise unknown("column", column, ("num_train", "temperature", "input_dim", "suite", "seed"))
@@ -87,6 +86,15 @@ def leaderboard(
             rows.append(head | _summary(cells, reference) | paper)
     table = pd.DataFrame(rows)
     return table.sort_values([*by, "kl_joint"], ignore_index=True)
+
+
+def check_baseline(baseline: str, methods: Iterable[str]) -> None:
+    """Raise a UsageError if a baseline was asked for that is none of the methods; `mlp` need not be one.
+
+    Methods are looked at only if one was asked for.
+    """
+    if baseline != "mlp" and baseline not in (known := sorted(set(methods))):
+        raise unknown("baseline", baseline, known)
 
 
 def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:

@@ -1,15 +1,15 @@
 """The one evaluator: how far a posterior's predictions are from the truth, with error bars.
 
 Every posterior, however made, is scored by `score_chunk` on its logits at test inputs. Labels are
-integrated out where they can be enumerated, so what remains random is the inputs (and the draws of
-a posterior that is not finite).
+integrated out where they can be enumerated, so what remains random is the inputs and, of a posterior
+that is not finite, the draws: the error bars are of both.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,17 @@ CHUNK = 2**19  # floats of working memory for enumerating outcomes
 BLOCK = 2**23  # logits of all functions in memory at once
 HOST_CHUNK = 2**24  # logits per call of a posterior in plain Python
 
-Terms = dict[str, Array]
+
+class Terms(NamedTuple):
+    """What scores are means of: KLs per batch [n], others per input [n, width], `predicted` [n, width, K].
+
+    Attributes:
+        whole: of all functions.
+        without: of all but each group of neighbours, [n, G, ...]; G is 1 where they are all there is.
+    """
+
+    whole: dict[str, Array]
+    without: dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -102,8 +112,9 @@ PAPER = Evaluation(num_batches=1000, num_draws=1000)
 class Scores:
     """The scores of one posterior on one problem, in nats where they are divergences.
 
-    `_stderr` is the standard error over test inputs; `_bias` how much the finite number of draws
-    adds in expectation, by the jackknife: 0 for finite posteriors but chains, which are draws too.
+    `_stderr` is the standard error over test inputs and, by the jackknife, over draws; `_bias` how much
+    the finite number of draws adds in expectation. Finite posteriors are used whole, and have neither bias
+    nor error by draws; but chains are draws too.
 
     Attributes:
         kl_marginal: d¹, E KL(P*(y|x) || P(y|x)).
@@ -166,7 +177,7 @@ def score_chunk(
         log_weights: of the functions, [M].
 
     Returns:
-        KLs and their biases per batch [n], other terms per input [n, width].
+        The terms of n batches.
     """
     num_classes, width, num_draws = truth.shape[-1], config.width, logits.shape[0]
     log_truth = jax.nn.log_softmax(truth).reshape(-1, width, num_classes)
@@ -175,7 +186,7 @@ def score_chunk(
     terms = marginal_terms(log_truth, log_probs, log_weights, num_groups)
 
     def compare(name: str, outcomes: joint.Outcomes, inputs: int, is_sampled: bool = False) -> None:
-        terms[name], terms[name + "_bias"] = joint.kl_and_bias(
+        terms.whole[name], terms.without[name] = joint.kl_of_outcomes(
             outcomes, log_truth[:, :inputs], log_probs[:, :inputs], log_weights, num_groups, is_sampled
         )
 
@@ -198,7 +209,7 @@ def score_chunk(
 
 
 def marginal_terms(log_truth: Array, log_probs: Array, log_weights: Array, num_groups: int) -> Terms:
-    """Scores of the predictive mean at each input, [n, width], with labels integrated out.
+    """Scores of the predictive mean at each input, with labels integrated out.
 
     Args:
         log_truth: [n, width, K].
@@ -208,18 +219,29 @@ def marginal_terms(log_truth: Array, log_probs: Array, log_weights: Array, num_g
     grouped = (log_probs + log_weights).reshape(*log_probs.shape[:3], num_groups, -1)
     groups = jnp.moveaxis(logsumexp(grouped, axis=-1), -1, 1)  # [n, G, width, K]
     log_predicted, log_without = joint.combine_groups(groups)
-    truth, predicted = jnp.exp(log_truth), jnp.exp(log_predicted)
+    truth, num_classes = jnp.exp(log_truth), log_truth.shape[-1]
     # Every input is a batch of its own, whose outcomes are the classes.
-    num_classes = truth.shape[-1]
     log_true, weight, log_mixture = (
         scores.reshape(-1, num_classes, 1) for scores in (log_truth, truth, log_predicted)
     )
     without = jnp.moveaxis(log_without, 1, 2).reshape(-1, num_groups, num_classes, 1)
-    kl, bias = joint.kl_of_mixture(log_true, weight, log_mixture, without, log_weights)
+    kl, kl_without = joint.kl_of_mixture(log_true, weight, log_mixture, without, log_weights)
+    kl_without = jnp.moveaxis(kl_without.reshape(*truth.shape[:2], num_groups), 2, 1)
+    if num_groups > 1:
+        log_without -= joint.log_share_without(log_weights, num_groups)[:, None, None]
+    else:
+        log_without = log_predicted[:, None]
+    return Terms(
+        {"kl_marginal": kl.reshape(truth.shape[:2]), **mean_terms(truth, log_predicted)},
+        {"kl_marginal": kl_without, **jax.vmap(mean_terms, (None, 1), 1)(truth, log_without)},
+    )
+
+
+def mean_terms(truth: Array, log_predicted: Array) -> dict[str, Array]:
+    """Scores [n, width] of a predictive mean, from its logarithm and the truth, both [n, width, K]."""
+    predicted = jnp.exp(log_predicted)
     top = predicted.argmax(axis=-1, keepdims=True)
     return {
-        "kl_marginal": kl.reshape(truth.shape[:2]),
-        "kl_marginal_bias": bias.reshape(truth.shape[:2]),
         "nll": -jnp.where(truth > 0, truth * log_predicted, 0.0).sum(axis=-1),
         "brier": 1.0 + (predicted * (predicted - 2.0 * truth)).sum(axis=-1),
         "accuracy": jnp.take_along_axis(truth, top, axis=-1)[..., 0],
@@ -235,32 +257,62 @@ def calibration_terms(confidence: Array, accuracy: Array) -> Array:
     return sign[bins] * gap
 
 
-def summarise(terms: Terms, config: Evaluation) -> Terms:
-    """Means and standard errors over batches, from the terms of all batches."""
+def summarise(terms: Terms, config: Evaluation) -> dict[str, Array]:
+    """Means, standard errors and biases, from the terms of all batches."""
+    whole = per_score(terms.whole, config)
+    without = jax.vmap(per_score, (1, None))(terms.without, config)  # [G, n, ...]
+    summary = {}
+    for name, values in whole.items():
+        deviations = (without[name] - values).reshape(len(without[name]), -1)
+        summary[name] = values.mean()
+        summary[name + "_stderr"] = stderr_of_mean(values.ravel(), deviations)
+        if name.startswith("kl_"):
+            summary[name + "_bias"] = joint.jackknife(deviations.mean(axis=1))[0]
+    return summary
+
+
+def stderr_of_mean(values: Array, *deviations: Array) -> Array:
+    """The standard error of a mean over N inputs of what finite numbers of draws make of each.
+
+    A value is a constant + an effect of its input + one of the draws + one of both together. The variance
+    over inputs, divided by N, has the first and the third effect; that over draws, the jackknife's, has the
+    second and the third, which must not count twice. It is known, as the jackknife finds it larger in single
+    values.
+
+    Args:
+        values: [N].
+        deviations: of values without each group of a posterior's draws, [G, N]; of several posteriors.
+    """
+    num = values.shape[0]
+    over_inputs = values.std(ddof=1) / jnp.sqrt(num)
+    drawn = [part for part in deviations if len(part) > 1]
+    if not drawn:
+        return over_inputs
+    over_draws = sum(joint.jackknife(part.mean(axis=1))[1] for part in drawn)
+    of_values = sum(joint.jackknife(part)[1].mean() for part in drawn)
+    of_both = (of_values - over_draws) / (num - 1)
+    return jnp.sqrt(jnp.maximum(over_inputs**2 - of_both, 0.0) + over_draws)
+
+
+def per_score(terms: dict[str, Array], config: Evaluation) -> dict[str, Array]:
+    """The terms of one mixture whose means are its scores: also those of ECE and of d¹ + d^tau / tau."""
     terms = dict(terms)
-    confidence = terms.pop("predicted").max(axis=-1)
-    terms["ece"] = calibration_terms(confidence.ravel(), terms["accuracy"].ravel())
-    terms["ece"] = terms["ece"].reshape(terms["accuracy"].shape)
-    for suffix in ("", "_bias"):
-        marginal = terms["kl_marginal" + suffix].mean(axis=1)
-        terms["kl_aggregate" + suffix] = marginal + terms["kl_joint" + suffix] / config.tau
-    means = {}
-    for name, values in terms.items():
-        means[name] = values.mean()
-        if not name.endswith("_bias"):
-            means[name + "_stderr"] = values.std(ddof=1) / jnp.sqrt(values.size)
-    return means
+    confidence, accuracy = terms.pop("predicted").max(axis=-1), terms["accuracy"]
+    terms["ece"] = calibration_terms(confidence.ravel(), accuracy.ravel())
+    terms["ece"] = terms["ece"].reshape(accuracy.shape)
+    terms["kl_aggregate"] = terms["kl_marginal"].mean(axis=1) + terms["kl_joint"] / config.tau
+    return terms
 
 
 @partial(jax.jit, static_argnames="config")
-def score(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Terms:
-    """Means and standard errors of one `Finite` or `Sampled` posterior: one compiled program."""
+def score(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> dict[str, Array]:
+    """Means, standard errors and biases of one `Finite` or `Sampled` posterior: one compiled program."""
     return summarise(score_inputs(posterior, environment, key, config), config)
 
 
 @partial(jax.jit, static_argnames="config")
 def score_inputs(posterior: Any, environment: Environment, key: Array, config: Evaluation) -> Terms:
-    """The terms of the scores: KLs and biases per batch [n], others per input [n, width, ...].
+    """The terms of the scores, of all batches.
 
     Networks are evaluated on a block of inputs, large enough for fast matrix products; outcomes are
     enumerated chunk by chunk of the block, small enough to stay in cache.
@@ -288,7 +340,7 @@ def score_inputs(posterior: Any, environment: Environment, key: Array, config: E
 
     # Loops, not vmap: under vmap the choice of a path by `joint` would compute both.
     terms = jax.lax.map(score_block, (jax.random.split(key_labels, num_blocks), x))
-    return {k: v.reshape(-1, *v.shape[3:])[: config.num_batches] for k, v in terms.items()}
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:])[: config.num_batches], terms)
 
 
 def _randomness(key: Array, environment: Environment, config: Evaluation) -> tuple[Array, Array, Array]:
@@ -362,8 +414,7 @@ def _plain_terms(
             key_chunk = jax.random.fold_in(key_labels, start + i)
             part = logits[:, i : i + small], truth[i : i + small]
             pieces.append(_score_chunk(key_chunk, *part, log_weights, num_groups, config))
-    terms = {name: jnp.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return terms, num_draws
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *pieces), num_draws
 
 
 _score_chunk = jax.jit(score_chunk, static_argnums=(4, 5))
@@ -377,7 +428,9 @@ def _check_plain(logits: Array, is_finite: bool, num_classes: int, config: Evalu
         raise UsageError(f"the posterior gave {logits.shape[0]} draws; expected {config.num_draws}")
 
 
-def scores_of(terms: Terms, num_draws: int, environment: Environment, config: Evaluation) -> Scores:
+def scores_of(
+    summary: dict[str, Array], num_draws: int, environment: Environment, config: Evaluation
+) -> Scores:
     """The scores that `score` computed."""
     not_exact = [
         name
@@ -385,5 +438,5 @@ def scores_of(terms: Terms, num_draws: int, environment: Environment, config: Ev
         if not config.is_exact(environment.model.num_classes, resampled)
     ]
     labels = "sampled for " + " and ".join(not_exact) if not_exact else "exact"
-    values = {name: float(value) for name, value in terms.items()}
+    values = {name: float(value) for name, value in summary.items()}
     return Scores(**values, num_draws=num_draws, labels=labels)

@@ -122,7 +122,7 @@ def sampled_outcomes(key: Array, log_truth: Array, tau: int, num: int, resampled
     return Outcomes(counts, jnp.zeros((1, counts.shape[-1])), jnp.full((1, 1), 1.0 / num))
 
 
-def kl_and_bias(
+def kl_of_outcomes(
     outcomes: Outcomes,
     log_truth: Array,
     log_probs: Array,
@@ -130,7 +130,7 @@ def kl_and_bias(
     num_groups: int,
     is_sampled: bool = False,
 ) -> tuple[Array, Array]:
-    """KL(truth || mixture) of outcomes, summed over `outcomes`, and its finite-draw bias.
+    """KL(truth || mixture) of outcomes, summed over `outcomes`, and without each group of functions.
 
     KL = sum_o P*(o) [log P*(o) - log sum_m w_m P_m(o)].
 
@@ -138,11 +138,11 @@ def kl_and_bias(
         log_truth: [n, inputs, K].
         log_probs: [n, inputs, K, M].
         log_weights: [M], normalised.
-        num_groups: G, which divides M; 1 where the mixture is complete and has no such bias.
+        num_groups: G, which divides M; 1 where the mixture is complete, and nothing is left out.
         is_sampled: the outcomes were drawn from the truth, and count equally.
 
     Returns:
-        KL [n] and bias [n].
+        KL [n], and [n, G] without each group.
     """
     truth_left, truth_right = (half[..., 0] for half in _halves(outcomes, log_truth[..., None]))
     truth_left, truth_right = _zero(truth_left)[:, :, None], _zero(truth_right)[:, None, :]
@@ -159,11 +159,10 @@ def kl_and_bias(
 def kl_of_mixture(
     log_true: Array, weight: Array, log_mixture: Array, log_without: Array, log_weights: Array
 ) -> tuple[Array, Array]:
-    """KL [n] from log probabilities of outcomes [n, A, B], and its bias [n].
+    """KL [n] from log probabilities of outcomes [n, A, B], and [n, G] without each group of functions.
 
-    The bias is the jackknife's over groups of functions, (G - 1) (mean_g KL without g - KL):
-    Quenouille, 1956, "Notes on Bias in Estimation". `log_without` [n, G, A, B] is the mixture
-    without each group, not normalised; it is not looked at where G = 1.
+    `log_without` [n, G, A, B] is the mixture without each group, not normalised; it is not looked at
+    where G = 1.
     """
 
     def expected(log_ratio: Array) -> Array:
@@ -172,11 +171,28 @@ def kl_of_mixture(
 
     kl, num_groups = expected(log_true - log_mixture), log_without.shape[1]
     if num_groups == 1:
-        return kl, jnp.zeros_like(kl)
-    group_weights = jnp.exp(log_weights).reshape(num_groups, -1).sum(axis=1)
-    log_without -= jnp.log1p(-group_weights)[:, None, None]
-    without = jax.vmap(lambda log_mix: expected(log_true - log_mix), 1, 1)(log_without)  # [n, G]
-    return kl, (num_groups - 1) * (without.mean(axis=1) - kl)
+        return kl, kl[:, None]
+    log_without -= log_share_without(log_weights, num_groups)[:, None, None]
+    return kl, jax.vmap(lambda log_mix: expected(log_true - log_mix), 1, 1)(log_without)
+
+
+def log_share_without(log_weights: Array, num_groups: int) -> Array:
+    """The logarithm of what functions weigh without each group: [M] -> [G]."""
+    return jnp.log1p(-jnp.exp(log_weights).reshape(num_groups, -1).sum(axis=1))
+
+
+def jackknife(deviations: Array) -> tuple[Array, Array]:
+    """Bias and variance [...] of an estimate by a finite number of draws.
+
+    With d_g what it is without group g, minus what it is: (G - 1) mean_g d_g, Quenouille, 1956, "Notes on
+    Bias in Estimation"; and (G - 1) / G Σ_g (d_g - mean)², Tukey, 1958. Both are 0 for G = 1: what is all
+    there is has neither.
+
+    Args:
+        deviations: d [G, ...].
+    """
+    num_groups = len(deviations)
+    return (num_groups - 1) * deviations.mean(axis=0), (num_groups - 1) * deviations.var(axis=0)
 
 
 def combine_groups(logs: Array) -> tuple[Array, Array]:

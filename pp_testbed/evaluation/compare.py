@@ -15,20 +15,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.diagnostics import probe_inputs
-from pp_testbed.evaluation.evaluator import terms_of
+from pp_testbed.evaluation.diagnostics import by_chain, effective_size, probe_inputs
+from pp_testbed.evaluation.evaluator import Terms, stderr_of_mean, terms_of
+from pp_testbed.evaluation.joint import jackknife
 from pp_testbed.inference.base import as_posterior, log_weights_of
 from pp_testbed.models.base import Array
 
-POINTS = 250  # functions of each posterior in the two-sample tests, far enough apart to be independent
+POINTS = 250  # functions of each posterior in the two-sample tests, at most
 PERMUTATIONS = 999
 EXCESS = ("kl_marginal", "kl_joint", "kl_dyadic")
 FEWEST = 20  # functions below which a two-sample test says nothing
+MEASURES = {  # of two predictive means [..., K], at each input
+    "agreement": lambda p, q: (p.argmax(axis=-1) == q.argmax(axis=-1)).astype(float),
+    "total_variation": lambda p, q: 0.5 * jnp.abs(p - q).sum(axis=-1),
+}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far a posterior is from the reference. `_stderr` is over test inputs, paired.
+    """How far a posterior is from the reference.
+
+    `_stderr` is over test inputs, paired, and by the jackknife over the draws of both, which is most of it
+    where a posterior is drawn from.
 
     Attributes:
         excess_kl_marginal: the posterior's d¹ minus that of NUTS; so are the next, of d¹⁰ and d¹⁰,². `_bias`
@@ -39,10 +47,11 @@ class Comparison:
         energy_distance: between functions at the probes, in units of the reference's spread there:
             2 E|X - Y| - E|X - X'| - E|Y - Y'|.
         energy_p: how often it is as large where functions are
-            shuffled between the two; NaN for unequal weights or fewer than 20 functions. M and L draws
-            of one distribution are some (1/M + 1/L) E|X - X'| apart, so mind the p-value, not the number.
+            shuffled between the two; NaN for unequal weights or fewer than 20 functions. Of chains half
+            as many functions count as are effectively independent. M and L draws of one distribution are some
+            (1/M + 1/L) E|X - X'| apart, so mind the p-value, not the number.
         classifier_accuracy: of random trees that tell the two apart, on functions held out; 0.5 is best,
-            NaN for unequal weights or fewer than 20 functions.
+            NaN where `energy_p` is.
         classifier_p: how often chance does so well.
         correlation_error: root mean square, over pairs of probes, of the difference of the correlations
             between predicted probabilities; those of a posterior of one function count as 0.
@@ -123,15 +132,15 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
     values = np.asarray(logits[..., 1:] - logits[..., :1], dtype=np.float64)
     weights = np.exp(np.asarray(log_weights_of(posterior, len(values)), dtype=np.float64))
     exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])
+    num_chains = getattr(posterior, "num_chains", 0)
+    size = len(values)
+    if num_chains:
+        # So many draws of a chain still correlate by e^-2 with their neighbours, half of them by e^-4.
+        size = int(effective_size(by_chain(values, num_chains)) / 2)
+    generator = np.random.default_rng(np.asarray(jax.random.key_data(key_tests)))
     return Comparison(
-        **_paired(terms, reference.terms),
-        **{
-            f"excess_{name}_bias": float(
-                terms[name + "_bias"].mean() - getattr(reference.scores, name + "_bias")
-            )
-            for name in EXCESS
-        },
-        **_clouds(values, weights, exact, np.random.default_rng(np.asarray(jax.random.key_data(key_tests)))),
+        **_paired(terms, reference),
+        **_clouds(values, weights, size, exact, generator),
         correlation_error=correlation_error(values, weights, exact),
     )
 
@@ -144,72 +153,92 @@ def _same_data(task: Any, other: Any) -> bool:
     )
 
 
-def _paired(terms: dict[str, Any], exact: dict[str, Any]) -> dict[str, float]:
-    """Excess KLs, agreement and total variation, each with its standard error over batches."""
-    predicted, best = np.asarray(terms["predicted"]), np.asarray(exact["predicted"])
-    per_batch = {
-        f"excess_{name}": np.asarray(terms[name], dtype=np.float64) - np.asarray(exact[name])
-        for name in EXCESS
-    }
-    per_batch["agreement"] = (predicted.argmax(axis=-1) == best.argmax(axis=-1)).astype(float)
-    per_batch["total_variation"] = 0.5 * np.abs(predicted - best).sum(axis=-1)
-    result = {}
-    for name, values in per_batch.items():
-        flat = values.ravel()
-        result[name] = float(flat.mean())
-        result[name + "_stderr"] = float(flat.std(ddof=1) / np.sqrt(flat.size))
+def _paired(terms: Terms, reference: Any) -> dict[str, float]:
+    """Excess KLs, agreement and total variation, each with its standard error."""
+    result: dict[str, float] = {}
+    for name in EXCESS:
+        values, own = terms.whole[name], terms.without[name]
+        deviations = jnp.moveaxis(own, 1, 0) - values
+        result |= _mean(
+            f"excess_{name}", values - reference.terms[name], deviations, reference.deviations[name]
+        )
+        bias = jackknife(deviations.reshape(len(deviations), -1).mean(axis=1))[0]
+        result[f"excess_{name}_bias"] = float(bias) - getattr(reference.scores, name + "_bias")
+    predicted, own = terms.whole["predicted"], jnp.moveaxis(terms.without["predicted"], 1, 0)
+    exact = jnp.asarray(reference.terms["predicted"])
+    others = exact + reference.deviations["predicted"]
+    for name, measure in MEASURES.items():
+        values = measure(predicted, exact)
+        of_own, of_other = measure(own, exact) - values, measure(predicted, others) - values
+        result |= _mean(name, values, of_own, of_other)
     return result
 
 
-def _clouds(values: np.ndarray, weights: np.ndarray, exact: np.ndarray, rng: Any) -> dict[str, float]:
-    """The two-sample tests, on standardised values [M, probes, K - 1]."""
+def _mean(name: str, values: Array, *deviations: Array) -> dict[str, float]:
+    """A mean over inputs and its standard error: see `stderr_of_mean`."""
+    flat = [jnp.reshape(part, (len(part), -1)) for part in deviations]
+    return {name: float(values.mean()), name + "_stderr": float(stderr_of_mean(values.ravel(), *flat))}
+
+
+def _clouds(
+    values: np.ndarray, weights: np.ndarray, size: int, exact: np.ndarray, rng: Any
+) -> dict[str, float]:
+    """The two-sample tests, on standardised values [M, probes, K - 1] of which `size` are independent."""
     spread = exact.std(axis=0) + 1e-12
     x, exact = ((v / spread).reshape(len(v), -1) / np.sqrt(spread.size) for v in (values, exact))
-    y, is_equal = _evenly(exact), np.allclose(weights, weights[0])
+    y, is_equal = _evenly(exact, POINTS), np.allclose(weights, weights[0])
     if is_equal:
-        x, weights = _evenly(x), _evenly(weights)
-    is_testable = is_equal and len(x) >= FEWEST
-    distance, p_value = energy_test(x, y, weights / weights.sum(), rng, PERMUTATIONS if is_testable else 0)
-    accuracy, classifier_p = classifier_test(x, y, rng) if is_testable else (float("nan"), float("nan"))
-    return {
-        "energy_distance": distance,
-        "energy_p": p_value,
-        "classifier_accuracy": accuracy,
-        "classifier_p": classifier_p,
+        x = _evenly(x, POINTS)
+        weights = np.full(len(x), 1.0 / len(x))
+    tests = {
+        "energy_distance": energy_distance(x, y, weights),
+        "energy_p": float("nan"),
+        "classifier_accuracy": float("nan"),
+        "classifier_p": float("nan"),
     }
+    if is_equal and size >= FEWEST and len(x) >= FEWEST:
+        x = _evenly(x, size)
+        tests["energy_p"] = energy_p_value(x, y, rng)
+        tests["classifier_accuracy"], tests["classifier_p"] = classifier_test(x, y, rng)
+    return tests
 
 
-def _evenly(points: np.ndarray) -> np.ndarray:
-    """At most `POINTS` of them, evenly spaced: neighbours in a chain are alike."""
-    if len(points) <= POINTS:
-        return points
-    return points[np.linspace(0, len(points) - 1, POINTS).astype(int)]
+def _evenly(points: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of them, evenly spaced: neighbours in a chain are alike."""
+    return points[np.linspace(0, len(points) - 1, min(len(points), most)).astype(int)]
 
 
-def energy_test(
-    x: np.ndarray, y: np.ndarray, weights: np.ndarray, rng: Any, permutations: int
-) -> tuple[float, float]:
-    """Energy distance of x [M, D] (weighted) and y [L, D], and its permutation p-value.
+def energy_distance(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
+    """2 E|X - Y| - E|X - X'| - E|Y - Y'| of x [M, D] (weighted) and y [L, D].
 
-    Székely and Rizzo, 2004, "Testing for Equal Distributions in High Dimension". The p-value counts
-    the observed labelling as one of the permutations, so that it is never 0.
+    Székely and Rizzo, 2004, "Testing for Equal Distributions in High Dimension".
     """
-    pooled = np.concatenate([x, y])
-    squares = (pooled**2).sum(axis=1)
-    gram = squares[:, None] + squares[None] - 2.0 * pooled @ pooled.T
-    distances = np.sqrt(np.maximum(gram, 0.0))
-    np.fill_diagonal(distances, 0.0)
-    contrast = np.concatenate([weights, np.full(len(y), -1.0 / len(y))])
+    contrast = np.concatenate([weights / weights.sum(), np.full(len(y), -1.0 / len(y))])
+    return float(_energies(contrast, _distances(np.concatenate([x, y]))))
 
-    def energy(contrasts: np.ndarray) -> np.ndarray:
-        return -np.einsum("...i,ij,...j->...", contrasts, distances, contrasts, optimize=True)
 
-    observed = float(energy(contrast))
-    if not permutations:
-        return observed, float("nan")
+def energy_p_value(x: np.ndarray, y: np.ndarray, rng: Any, permutations: int = PERMUTATIONS) -> float:
+    """How often the energy distance of x [M, D] and y [L, D], shuffled together, is as large as theirs.
+
+    The observed labelling counts as one of the permutations, so that it is never 0.
+    """
+    contrast = np.concatenate([np.full(len(x), 1.0 / len(x)), np.full(len(y), -1.0 / len(y))])
+    distances = _distances(np.concatenate([x, y]))
     shuffled = rng.permuted(np.tile(contrast, (permutations, 1)), axis=1)
-    as_large = (energy(shuffled) >= observed * (1 - 1e-9)).sum()
-    return observed, float((1 + as_large) / (1 + permutations))
+    as_large = (_energies(shuffled, distances) >= _energies(contrast, distances) * (1 - 1e-9)).sum()
+    return float((1 + as_large) / (1 + permutations))
+
+
+def _energies(contrasts: np.ndarray, distances: np.ndarray) -> np.ndarray:
+    return -np.einsum("...i,ij,...j->...", contrasts, distances, contrasts, optimize=True)
+
+
+def _distances(points: np.ndarray) -> np.ndarray:
+    """Euclidean distances [M, M] of points [M, D]."""
+    squares = (points**2).sum(axis=1)
+    distances = np.sqrt(np.maximum(squares[:, None] + squares[None] - 2.0 * points @ points.T, 0.0))
+    np.fill_diagonal(distances, 0.0)
+    return distances
 
 
 def classifier_test(x: np.ndarray, y: np.ndarray, rng: Any) -> tuple[float, float]:

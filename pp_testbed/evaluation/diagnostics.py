@@ -132,7 +132,7 @@ def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
     """
     if not isinstance(posterior, Chains):
         raise UsageError(f"diagnose needs the chains of nuts, hmc, sgld, ..., not {type(posterior).__name__}")
-    values = _by_chain(probe_values(posterior, _probes(posterior, probes)), posterior.num_chains)
+    values = by_chain(probe_values(posterior, _probes(posterior, probes)), posterior.num_chains)
     return diagnose_values(values, posterior.stats)
 
 
@@ -187,6 +187,21 @@ def diagnostics_table(values: Any, stats: Mapping[str, Any]) -> pd.DataFrame:
     )
 
 
+def effective_size(values: np.ndarray) -> float:
+    """How many independent ones draws [chains, draws, probes, ...] are worth, at the worst probe.
+
+    It is 0 where nothing varies.
+    """
+    import xarray
+
+    flat = np.array(values, dtype=np.float64).reshape(*values.shape[:2], -1)
+    if flat.shape[1] < 4:  # of which ArviZ makes nothing
+        return float(flat.shape[0])
+    dataset = xarray.Dataset({"value": (("chain", "draw", "probe"), flat)})
+    sizes = np.asarray(arviz().ess(dataset, method="bulk")["value"])
+    return float(np.nanmin(sizes)) if np.isfinite(sizes).any() else 0.0
+
+
 def to_arviz(posterior: Finite, task: Task | None = None, probes: Array | None = None) -> Any:
     """A posterior as ArviZ's `InferenceData` (0.23) or `DataTree` (1.x).
 
@@ -212,9 +227,9 @@ def to_arviz(posterior: Finite, task: Task | None = None, probes: Array | None =
     parameters = posterior.draws if isinstance(posterior.draws, dict) else {"draw": posterior.draws}
     variables = {**_leaves(parameters), "probe": probe_values(posterior, x_probe)}
     groups = {
-        "posterior": {name: _by_chain(leaf, num_chains) for name, leaf in variables.items()},
+        "posterior": {name: by_chain(leaf, num_chains) for name, leaf in variables.items()},
         "sample_stats": {name: np.array(leaf) for name, leaf in stats.items()},
-        "log_likelihood": {"y": _by_chain(log_likelihood, num_chains)},
+        "log_likelihood": {"y": by_chain(log_likelihood, num_chains)},
         "observed_data": {"y": np.asarray(task.y[rows])},
         "constant_data": {"x": np.asarray(task.x[rows]), "x_probe": np.asarray(x_probe)},
     }
@@ -231,7 +246,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _by_chain(values: Any, num_chains: int) -> np.ndarray:
+def by_chain(values: Any, num_chains: int) -> np.ndarray:
     """[M, ...] as [chains, draws, ...], writable, as ArviZ sorts in place."""
     array = np.array(values)
     return array.reshape(num_chains, -1, *array.shape[1:])

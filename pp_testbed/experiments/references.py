@@ -26,7 +26,7 @@ from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import Diagnostics, diagnose_values, probe_inputs, probe_values
-from pp_testbed.evaluation.evaluator import Evaluation, Scores, score_inputs, scores_of, summarise
+from pp_testbed.evaluation.evaluator import Evaluation, Scores, Terms, score_inputs, scores_of, summarise
 from pp_testbed.experiments import workers
 from pp_testbed.experiments.batch import Programs
 from pp_testbed.experiments.identity import config_hash, config_text
@@ -47,6 +47,7 @@ KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
 SHIPPED = files("pp_testbed") / "data" / "references"
 TABLE = files("pp_testbed") / "data" / "references.csv"
 _TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
+_GROUPS = ("stats", "start", "terms", "deviations", "draws")  # of arrays in a file
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +66,9 @@ class Reference:
         stats: of each transition, [chains, draws].
         start: states and parameters after warm-up.
         terms: of the scores, for pairing: KLs per batch [n], `predicted` [n, width, K].
+        deviations: of these terms without each group of draws from the terms themselves, [G, n, ...]: what
+            the errors by draws are made of. Those of the references that are shipped are of other chains of
+            the same settings, as the draws of the first are not kept: see `benchmarks/ship_references.py`.
         draws: latent sites of every `thinning`-th draw, [kept, ...].
         seconds: of all chains, on one core.
         versions: of what made it.
@@ -79,6 +83,7 @@ class Reference:
     stats: dict[str, np.ndarray]
     start: dict[str, np.ndarray]
     terms: dict[str, np.ndarray]
+    deviations: dict[str, np.ndarray]
     draws: dict[str, np.ndarray]
     thinning: int
     seconds: float
@@ -150,7 +155,7 @@ def save(reference: Reference, path: Path) -> None:
         "versions": reference.versions,
     }
     arrays = {"about": np.array(json.dumps(about)), "values": reference.values}
-    for group in ("stats", "start", "terms", "draws"):
+    for group in _GROUPS:
         arrays |= {f"{group}/{name}": leaf for name, leaf in getattr(reference, group).items()}
     _write_arrays(path, arrays)
 
@@ -161,11 +166,16 @@ def load(path: Path) -> Reference:
     if arrays is None:
         raise damaged(path)
     try:
-        groups: dict[str, Any] = {"stats": {}, "start": {}, "terms": {}, "draws": {}}
+        groups: dict[str, Any] = {group: {} for group in _GROUPS}
         for name, array in arrays.items():
             group, slash, rest = name.partition("/")
             if slash:
                 groups[group][rest] = array
+        if not groups["deviations"]:
+            by = about["versions"]["pp_testbed"]
+            raise UsageError(
+                f"{path} is of pp_testbed {by}, without errors by draws; move it away and build again"
+            )
         return Reference(
             problem=named_problem(about["problem"]),
             settings=about["settings"],
@@ -178,6 +188,8 @@ def load(path: Path) -> Reference:
             path=str(path),
             **groups,
         )
+    except UsageError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{path} is not a reference of this version of pp_testbed: {error!r}") from None
 
@@ -505,12 +517,19 @@ def _assemble(problem: Problem, method: NUTS, settings: str, chains: list[Any]) 
         values=values,
         stats=stats,
         start=start,
-        terms={name: np.asarray(terms[name]) for name in _TERMS},
+        terms={name: np.asarray(terms.whole[name]) for name in _TERMS},
+        deviations={name: _deviations(terms, name) for name in _TERMS},
         draws={name: np.asarray(leaf[::thinning]) for name, leaf in posterior.draws.items()},
         thinning=thinning,
         seconds=float(stacked["seconds"].sum()),
         versions=versions(),
     )
+
+
+def _deviations(terms: Terms, name: str) -> np.ndarray:
+    """How far a term is from itself without each group of draws, [G, n, ...], in half precision."""
+    without = np.moveaxis(np.asarray(terms.without[name]), 1, 0)
+    return (without - np.asarray(terms.whole[name])).astype(np.float16)
 
 
 def _group(arrays: dict[str, np.ndarray], group: str) -> dict[str, np.ndarray]:

@@ -166,6 +166,11 @@ class Finite:
         """Only what is needed to draw functions, not how they came about."""
         return replace(self, losses=None)
 
+    @property
+    def num_chains(self) -> int:
+        """Of how many chains the functions are draws, one after another; 0 where they are all there is."""
+        return 0 if self.num_groups == 1 else 1
+
     def to_arviz(self, task: Task | None = None, probes: Array | None = None) -> Any:
         """The posterior as an object of ArviZ: see `evaluation.diagnostics.to_arviz`."""
         from pp_testbed.evaluation.diagnostics import to_arviz  # the one module that talks to ArviZ

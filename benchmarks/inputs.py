@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from pp_testbed.experiments.aggregate import stderr_of_mean, strata
+from pp_testbed.experiments.aggregate import mean_score
 from pp_testbed.experiments.store import Store
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     print("method      score        standard error  of which inputs  widening by the inputs")
     for method, cells in frame[frame.status == "ok"].groupby("method"):
         for name in ("kl_marginal", "kl_joint", "kl_dyadic", "kl_aggregate", "accuracy", "ece"):
-            total = stderr_of_mean(cells[name], strata(cells))
+            total = mean_score(cells, name).stderr
             inputs = np.sqrt((cells[name + "_stderr"] ** 2).sum()) / len(cells)
             widening = total / np.sqrt(total**2 - inputs**2) - 1
             print(f"{method:<11} {name:<12} {total:14.5f}  {inputs:15.5f}  {widening:21.2%}")

@@ -894,10 +894,12 @@ def _show(
     published: bool = False,
 ) -> None:
     from pp_testbed.report.leaderboard import leaderboard as make
-    from pp_testbed.report.leaderboard import render
+    from pp_testbed.report.leaderboard import render, words_on_incomplete
 
     table = make(frame, by, baseline, calibrations=calibrations, published=published)
     _print(render(table, format, baseline))
+    if words := words_on_incomplete(table):
+        errors.print(_escaped(words))
 
 
 def _print_table(table: pd.DataFrame, format: str) -> None:

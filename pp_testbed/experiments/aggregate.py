@@ -6,8 +6,34 @@ problems that differ by nothing but their seed is chance.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
+
+
+class Estimate(NamedTuple):
+    """A number, its standard error, and how many degrees of freedom that one has.
+
+    Examples:
+        >>> low, high = Estimate(1.0, 0.1, 4.0).interval()
+        >>> round(low, 3), round(high, 3)
+        (0.722, 1.278)
+    """
+
+    value: float
+    stderr: float
+    freedom: float
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Student's t interval."""
+        from scipy.stats import t
+
+        reach = t.ppf(0.5 + level / 2, self.freedom) * self.stderr
+        return self.value - reach, self.value + reach
+
+
+UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"))
 
 
 def strata(cells: pd.DataFrame) -> pd.Series:
@@ -15,50 +41,53 @@ def strata(cells: pd.DataFrame) -> pd.Series:
     return cells.problem.str.rsplit("-s", n=1).str[0]
 
 
-def stderr_of_mean(values: pd.Series, stratum: pd.Series) -> float:
-    """Standard error of the mean of values, where only variation within a stratum is chance.
+def mean_over(values: pd.Series, stratum: pd.Series) -> Estimate:
+    """The mean of values, where only variation within a stratum is chance.
 
-    sqrt(sum_s n_s var_s) / n. A stratum of one value is given the mean variance of the others; where
-    all are of one, the error is that of a simple sample, and NaN for a single value.
+    The standard error is sqrt(Σ_s a_s) / n with a_s = n_s var_s. Strata differ in their variances, so that
+    its degrees of freedom are not n minus their number but (Σ a_s)² / Σ a_s² / (n_s - 1): Satterthwaite,
+    1946, "An Approximate Distribution of Estimates of Variance Components". A stratum of one value is given
+    the mean variance of the others; where all are of one, the sample is taken as a simple one. A single value
+    has no error, and neither has an infinite mean.
     """
-    if len(values) < 2:
-        return float("nan")
+    num, mean = len(values), float(values.mean())
+    if num < 2 or not np.isfinite(mean):
+        return Estimate(mean, float("nan"), float("nan"))
     groups = values.groupby(stratum)
-    variances = groups.var()
+    counts, variances = groups.count(), groups.var()
     if variances.isna().all():
-        return float(values.sem())
-    variances = variances.fillna(variances.mean())
-    return float(np.sqrt((groups.count() * variances).sum()) / len(values))
+        return Estimate(mean, float(values.sem()), num - 1.0)
+    known = variances.notna()
+    stderr = float(np.sqrt((counts * variances.fillna(variances.mean())).sum()) / num)
+    parts = (counts[known] + (~known).sum() / known.sum()) * variances[known]
+    total = parts.sum() ** 2
+    freedom = total / (parts**2 / (counts[known] - 1)).sum() if total > 0 else (counts[known] - 1).sum()
+    return Estimate(mean, stderr, float(freedom))
 
 
-def paired_ratio(
-    cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint"
-) -> tuple[float, float]:
-    """Ratio of a mean score on common problems, r = mean a / mean b, and its standard error.
+def mean_score(cells: pd.DataFrame, score: str = "kl_joint") -> Estimate:
+    """The mean of a score over problems."""
+    return mean_over(cells[score], strata(cells))
 
-    The delta method: the error of r is that of mean(a - r b), divided by mean b. NaN where mean b is 0.
+
+def paired_ratio(cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint") -> Estimate:
+    """Ratio of a mean score on common problems, r = mean a / mean b.
+
+    The delta method: the error of r is that of mean(a - r b), divided by mean b. Unknown where mean b is 0.
     """
     both = _both(cells, reference, score)
     base = both[score + "_baseline"].mean()
     if both.empty or base == 0 or not np.isfinite(both[score + "_baseline"]).all():
-        return float("nan"), float("nan")
+        return UNKNOWN
     ratio = both[score].mean() / base
-    residual = both[score] - ratio * both[score + "_baseline"]
-    return ratio, stderr_of_mean(residual, strata(both)) / base
+    residual = mean_over(both[score] - ratio * both[score + "_baseline"], strata(both))
+    return Estimate(float(ratio), residual.stderr / base, residual.freedom)
 
 
-def paired_difference(
-    cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint"
-) -> tuple[float, float, int]:
-    """Mean difference of a score on common problems, its standard error, and that one's degrees of freedom.
-
-    NaN where there are none; the degrees of freedom are those of the variance within strata or, where each
-    has one problem, between all.
-    """
+def paired_difference(cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint") -> Estimate:
+    """Mean difference of a score on common problems; unknown where there are none."""
     both = _both(cells, reference, score)
-    difference, kinds = both[score] - both[score + "_baseline"], strata(both)
-    freedom = len(both) - kinds.nunique() or len(both) - 1
-    return float(difference.mean()), stderr_of_mean(difference, kinds), freedom
+    return mean_over(both[score] - both[score + "_baseline"], strata(both))
 
 
 def _both(cells: pd.DataFrame, reference: pd.DataFrame, score: str) -> pd.DataFrame:

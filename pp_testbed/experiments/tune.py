@@ -25,7 +25,7 @@ from sklearn.model_selection import ParameterGrid
 import pp_testbed
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.evaluator import Evaluation
-from pp_testbed.experiments.aggregate import stderr_of_mean, strata
+from pp_testbed.experiments.aggregate import mean_score
 from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.problems import tuning_suite
 from pp_testbed.experiments.runner import run
@@ -166,7 +166,7 @@ class Study:
         if len(errors) or not math.isfinite(score):
             self.tell_error(trial, errors.iloc[0] if len(errors) else f"{metric} is {score}")
         else:
-            trial.set_user_attr("stderr", stderr_of_mean(cells[metric], strata(cells)))
+            trial.set_user_attr("stderr", mean_score(cells, metric).stderr)
             self.study.tell(trial, float(score), skip_if_finished=True)
 
     def tell_error(self, trial: Any, error: str) -> None:

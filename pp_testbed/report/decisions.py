@@ -1,28 +1,27 @@
 """Tables of decisions: regrets, what active learning gained, and whether scores predict them.
 
 Frames are those of `pt.bandit`, `pt.active` and `pt.run`. Correlations are between logarithms of agents'
-means; their intervals are of the bootstrap over seeds and agents.
+means; their intervals are Fisher's, over agents, widened by what seeds leave to chance.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
+from pp_testbed.experiments.aggregate import mean_score, paired_ratio
 from pp_testbed.experiments.store import OK
 from pp_testbed.report.leaderboard import SCORES, check_baseline, method_labels, without_superseded
 
 BOUNDS = ("oracle", "uniform", "prior")  # which do not learn: no correlation is about them
-INTERVAL = (0.05, 0.95)
-RESAMPLES = 2000
-MOST_UNDEFINED = 0.01  # of resamples, such as those of agents that are equal
+LEVEL = 0.95  # of intervals of correlations
 FEWEST_AGENTS = 4  # of which a correlation says anything
 
 
@@ -69,7 +68,7 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
     for (model, rho), group in cells.groupby(["model", "temperature"]):
         base = group[group.label == baseline]
         for label, runs in group.groupby("label"):
-            ratio, ratio_stderr = paired_ratio(runs, base, "regret")
+            regret, ratio = mean_score(runs, "regret"), paired_ratio(runs, base, "regret")
             rows.append(
                 {
                     "model": model,
@@ -79,10 +78,10 @@ def regrets(frame: pd.DataFrame, baseline: str = "mlp", step: int | None = None)
                     "method": label,
                     "seeds": len(runs),
                     "failed": tried[model, rho, label] - len(runs),
-                    "regret": runs.regret.mean(),
-                    "regret_stderr": stderr_of_mean(runs.regret, strata(runs)),
-                    "ratio": ratio,
-                    "ratio_stderr": ratio_stderr,
+                    "regret": regret.value,
+                    "regret_stderr": regret.stderr,
+                    "ratio": ratio.value,
+                    "ratio_stderr": ratio.stderr,
                     "seconds": runs.seconds.mean(),
                 }
             )
@@ -95,39 +94,36 @@ def agents_by_problem(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     return frame.pivot_table(index="label", columns=["seed", "problem"], values=column)
 
 
-def bootstrap(
-    tables: Sequence[pd.DataFrame], statistic: Callable[..., float], resamples: int = RESAMPLES
-) -> tuple[float, float, float]:
-    """A statistic of agents' means, and its bootstrap interval.
+def log_correlation(tables: Sequence[pd.DataFrame]) -> tuple[float, float, float]:
+    """The correlation over agents of two logarithms of means over seeds, and its 95 % interval.
+
+    With z = atanh(r) the interval is tanh(z ± 1.96 s), s² = 1 / (n - 3) + the jackknife's variance of z over
+    the seeds of each table. The first term is that of n agents from a bivariate normal distribution (Fisher,
+    1921, "On the Probable Error of a Coefficient of Correlation"): among few agents, quantiles of a bootstrap
+    over them are too narrow. What is estimated is the correlation of the means as they are, over so many
+    seeds: noise in means makes it smaller than that of noiseless ones.
 
     Args:
-        tables: values of the same agents as rows, with seeds as columns. The seeds of each table are
-            resampled by themselves, the agents of all together.
-        statistic: of the means over seeds, [agents] for each table; NaN where it has no value.
+        tables: two, of values of the same agents as rows, with seeds as columns.
     """
-    generator = np.random.default_rng(0)
     values = [table.to_numpy() for table in tables]
-    drawn: list[float] = []
-    while len(drawn) < resamples:
-        agents = generator.integers(len(values[0]), size=len(values[0]))
-        if len(set(agents)) < 3:  # two points are always on a line
-            continue
-        seeds = [generator.integers(value.shape[1], size=value.shape[1]) for value in values]
-        drawn.append(
-            statistic(
-                *(value[agents][:, some].mean(axis=1) for value, some in zip(values, seeds, strict=True))
-            )
-        )
-    undefined = float(np.isnan(drawn).mean())
-    if undefined > MOST_UNDEFINED:
-        raise UsageError(f"{undefined:.0%} of the bootstrap's resamples have no correlation")
-    low, high = np.nanquantile(drawn, INTERVAL)
-    return statistic(*(value.mean(axis=1) for value in values)), low, high
 
+    def z_of(*values: np.ndarray) -> float:
+        means = [np.log(value.mean(axis=1)) for value in values]
+        with np.errstate(divide="ignore", invalid="ignore"):  # agents on a line, or all equal
+            return float(np.arctanh(np.clip(np.corrcoef(*means)[0, 1], -1.0, 1.0)))
 
-def log_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Pearson's correlation of logarithms."""
-    return float(np.corrcoef(np.log(x), np.log(y))[0, 1])
+    z, variance = z_of(*values), 1.0 / (len(values[0]) - 3)
+    if np.isnan(z):
+        raise UsageError("these agents are all equal in a score or in regret: there is no correlation")
+    if np.isinf(z):
+        return (float(np.sign(z)),) * 3
+    for place, value in enumerate(values):
+        num = value.shape[1]
+        rest = [np.delete(value, seed, axis=1) for seed in range(num)]
+        variance += (num - 1) * np.var([z_of(*values[:place], one, *values[place + 1 :]) for one in rest])
+    reach = norm.ppf(0.5 + LEVEL / 2) * np.sqrt(variance)
+    return float(np.tanh(z)), float(np.tanh(z - reach)), float(np.tanh(z + reach))
 
 
 def tables_of_models(
@@ -180,8 +176,8 @@ def correlations(
 ) -> pd.DataFrame:
     """Do scores predict regret? One row per generative model and score.
 
-    `correlation` is that of log mean regret with log mean score over agents; `low` and `high` are its 5
-    and 95 % bootstrap quantiles, over seeds and agents.
+    `correlation` is that of log mean regret with log mean score over agents; `low` and `high` are the ends of
+    its 95 % interval: see `log_correlation`.
 
     Args:
         bandits: as `pt.bandit` returns them.
@@ -203,7 +199,7 @@ def correlations(
             if scored not in tables[score]:
                 continue
             both = common_agents([regret, tables[score][scored]])
-            value, low, high = bootstrap(both, log_correlation)
+            value, low, high = log_correlation(both)
             rows.append(
                 {
                     "model": model,
@@ -241,7 +237,7 @@ def across_models(
     for score, by_model in tables_of_models(results, bandits, methods).items():
         for one, other in combinations(by_model, 2):
             both = common_agents([by_model[one], by_model[other]])
-            value, low, high = bootstrap(both, log_correlation)
+            value, low, high = log_correlation(both)
             names = {"score": score, "model": one, "other": other, "agents": len(both[0])}
             rows.append(names | {"correlation": value, "low": low, "high": high})
     if not rows:
@@ -287,7 +283,7 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint") -> pd.DataFrame:
         last = runs[runs.num_labelled == runs.num_labelled.max()]
         base = good[(good.label == method) & (good.priority == "uniform")]
         base = base[base.num_labelled == runs.num_labelled.max()]
-        row["ratio"], row["ratio_stderr"] = paired_ratio(last, base, score)
+        row["ratio"], row["ratio_stderr"], _ = paired_ratio(last, base, score)
         rows.append(row)
     return pd.DataFrame(rows).sort_values(["method", "ratio"], ignore_index=True)
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.evaluator import Evaluation
-from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
+from pp_testbed.experiments.aggregate import mean_score, paired_ratio
 from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.references import references
 from pp_testbed.experiments.store import OK
@@ -46,7 +46,7 @@ def leaderboard(
     calibrations: Sequence[tuple[str, Any]] = (),
     published: bool = False,
 ) -> pd.DataFrame:
-    """One row per method (and per group of `by`), best joint score first.
+    """One row per method (and per group of `by`), best joint score first, methods that lack problems last.
 
     Each score is a mean over problems with, in `_stderr`, the standard error of that mean across
     seeds: T, temperature and model are the benchmark's choice, the seeds are its sample. `ratio` is the
@@ -80,12 +80,46 @@ def leaderboard(
     groups = frame.groupby(list(by), sort=True) if by else [((), frame)]
     for values, group in groups:
         reference = group[(group.method == baseline) & (group.status == OK)]
-        for method, cells in group.groupby("method", sort=False):
+        places = _places(group)
+        for method, cells in sorted(group.groupby("method", sort=False), key=lambda item: places[item[0]]):
             head = dict(zip(by, values, strict=True)) | {"method": method}
             paper = _published(str(method), baseline) if published else {}
             rows.append(head | _summary(cells, reference) | paper)
-    table = pd.DataFrame(rows)
-    return table.sort_values([*by, "kl_joint"], ignore_index=True)
+    return pd.DataFrame(rows)
+
+
+def _places(group: pd.DataFrame) -> dict[str, tuple[bool, float]]:
+    """What the methods of a group are sorted by: whether they lack a problem, and how they score.
+
+    A mean over the easy problems alone does not compare with others' means: scores count by how far they are
+    from the mean, on the same problem, of the methods that lack none.
+    """
+    scores = group[group.status == OK].pivot_table(
+        index="problem", columns="method", values="kl_joint", dropna=False
+    )
+    scores = scores.reindex(group.problem.unique()).reindex(columns=group.method.unique())
+    lacks = scores.isna().any()
+    whole = scores.loc[:, ~lacks] if not lacks.all() else scores
+    level = whole.replace(np.inf, np.nan).mean(axis=1).fillna(0.0)
+    distance = scores.sub(level, axis=0).mean().fillna(np.inf)
+    return {method: (bool(lacks[method]), float(distance[method])) for method in scores}
+
+
+def words_on_incomplete(table: pd.DataFrame) -> str:
+    """A sentence about the methods of a leaderboard that lack problems, if there are any."""
+    columns = list(table.columns[: table.columns.get_loc("problems")])
+    groups = table.groupby(columns[:-1]) if len(columns) > 1 else [((), table)]
+    lacking: dict[str, None] = {}
+    for _, rows in groups:
+        total = (rows.problems + rows.failed).max()
+        lacking |= dict.fromkeys(rows.method[rows.problems < total])
+    if not lacking:
+        return ""
+    names = ", ".join(lacking)
+    return (
+        f"{names}: not on all problems, so that means do not compare; after the others, by their distance to "
+        "them on the problems that they have"
+    )
 
 
 def check_baseline(baseline: str, methods: Iterable[str]) -> None:
@@ -117,11 +151,11 @@ def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
     row: dict[str, Any] = {"problems": len(good), "failed": len(cells) - len(good)}
     for name in [*COLUMNS, *OPTIONAL]:
         there = good[good[name].notna()] if name in OPTIONAL else good
-        row[name] = there[name].mean()
+        row[name], stderr, _ = mean_score(there, name)
         if name != "fit_seconds":  # which the cells of a batch share
-            row[name + "_stderr"] = stderr_of_mean(there[name], strata(there))
+            row[name + "_stderr"] = stderr
     row["calibration_error"] = good.calibration_error.mean()
-    row["ratio"], row["ratio_stderr"] = paired_ratio(good, reference)
+    row["ratio"], row["ratio_stderr"], _ = paired_ratio(good, reference)
     return row
 
 

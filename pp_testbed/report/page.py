@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
-from scipy.stats import t as student
 
 import pp_testbed
 from pp_testbed.errors import UsageError
@@ -43,6 +42,7 @@ from pp_testbed.report.leaderboard import (
     method_labels,
     with_error,
     without_superseded,
+    words_on_incomplete,
 )
 
 MARK = "<!doctype html>\n<!-- a report of pp_testbed -->"  # files that begin like this may be replaced
@@ -151,12 +151,12 @@ def _contents(
         variants = good.method[names[good.index] == "mlp"]
         baseline = str((variants if len(variants) else good.method).iloc[0])
     board = leaderboard(frame, baseline=baseline, references=references, calibrations=calibrations)
-    sections = [_summary(board, baseline, good)]
+    sections, order = [_summary(board, baseline, good)], list(board.method)
     if len(good):
         sections += [
-            _comparison(frame, good, baseline, references),
-            _breakdown(frame, references),
-            _exactness(frame, good, references),
+            _comparison(frame, good, order, baseline, references),
+            _breakdown(frame, order, references),
+            _exactness(frame, good, order, references),
             _calibration(calibrations),
             _cost(frame, good, references),
             _diagnostics(good),
@@ -185,10 +185,14 @@ def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
     )
     if not good.assign(kind=strata(good)).duplicated(["method", "kind"]).any():
         text += " There is one seed of each kind of problem here: the errors are between all problems."
+    if words := words_on_incomplete(board):
+        text += f" {words[0].upper()}{words[1:]}."
     return Section("Leaderboard", text, [_table("leaderboard", board, ["method", "problems"], shown)])
 
 
-def _comparison(frame: pd.DataFrame, good: pd.DataFrame, baseline: str, references: pd.DataFrame) -> Section:
+def _comparison(
+    frame: pd.DataFrame, good: pd.DataFrame, order: list[str], baseline: str, references: pd.DataFrame
+) -> Section:
     pictures, notes = _pictures(
         {
             f"Scores relative to {baseline}": lambda: plots.agents(frame, baseline, references=references),
@@ -200,17 +204,18 @@ def _comparison(frame: pd.DataFrame, good: pd.DataFrame, baseline: str, referenc
         f"standard error; bold where a {LEVEL:.0%} interval (Student's t) has no 0 in it. Of many pairs that "
         "are equal some are bold by chance: 5 in 100."
     )
-    return Section("Paired differences", text, [_differences(good)], pictures, notes)
+    return Section("Paired differences", text, [_differences(good, order)], pictures, notes)
 
 
-def _differences(good: pd.DataFrame) -> Table:
-    names = list(good.groupby("method").kl_joint.mean().sort_values().index)
+def _differences(good: pd.DataFrame, order: list[str]) -> Table:
+    names = [name for name in order if name in set(good.method)]
     by_name = {name: good[good.method == name] for name in names}
     cells = {(name, name): Cell("") for name in names}
     long = []
     for one, other in combinations(names, 2):
-        value, error, freedom = paired_difference(by_name[one], by_name[other])
-        is_strong = bool(abs(value) > student.ppf(0.5 + LEVEL / 2, freedom) * error)
+        found = paired_difference(by_name[one], by_name[other])
+        (value, error, freedom), (low, high) = found, found.interval(LEVEL)
+        is_strong = low > 0.0 or high < 0.0
         for pair, sign in (((one, other), 1.0), ((other, one), -1.0)):
             cells[pair] = Cell(with_error(sign * value, error), _number(sign * value), is_strong=is_strong)
         long.append({"method": one, "other": other, "difference": value, "stderr": error, "df": freedom})
@@ -218,14 +223,13 @@ def _differences(good: pd.DataFrame) -> Table:
     return Table("differences of d¹⁰", ["method", *(f"− {name}" for name in names)], rows, pd.DataFrame(long))
 
 
-def _breakdown(frame: pd.DataFrame, references: pd.DataFrame) -> Section:
+def _breakdown(frame: pd.DataFrame, order: list[str], references: pd.DataFrame) -> Section:
     tables = []
     words = {"num_train": "training data T", "temperature": "temperature ρ", "input_dim": "input dimension"}
     for column, word in words.items():
         if frame[column].nunique() > 1:
-            tables.append(
-                _across(leaderboard(frame, [column], references=references), column, word, "kl_joint")
-            )
+            board = leaderboard(frame, [column], references=references)
+            tables.append(_across(board, column, word, "kl_joint", order))
     pictures, notes = _pictures(
         {
             "Scores against the number of data": lambda: plots.data(frame, references=references),
@@ -236,12 +240,11 @@ def _breakdown(frame: pd.DataFrame, references: pd.DataFrame) -> Section:
     return Section("By data and temperature", text, tables, pictures, notes)
 
 
-def _across(board: pd.DataFrame, column: str, word: str, score: str) -> Table:
-    """A score with methods down and the values of a column across."""
+def _across(board: pd.DataFrame, column: str, word: str, score: str, order: Sequence[str]) -> Table:
+    """A score with methods down, in this order, and the values of a column across."""
     values = sorted(board[column].unique())
-    order = board.groupby("method", sort=False)[score].mean().sort_values().index
     rows = []
-    for method in order:
+    for method in filter(set(board.method).__contains__, order):
         cells = board[board.method == method].set_index(column).reindex(values)
         pairs = zip(cells[score], cells[score + "_stderr"], strict=True)
         number, total = int(cells.problems.sum()), board.groupby(column).problems.max().sum()
@@ -252,7 +255,9 @@ def _across(board: pd.DataFrame, column: str, word: str, score: str) -> Table:
     return Table(f"by {word}", [f"method \\ {head}", *(f"{value:g}" for value in values)], rows, board[names])
 
 
-def _exactness(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> Section:
+def _exactness(
+    frame: pd.DataFrame, good: pd.DataFrame, order: list[str], references: pd.DataFrame
+) -> Section:
     gap = exact_scores(good, references)
     known = good[gap.notna()]
     title = "Gap to the exact posterior"
@@ -272,7 +277,7 @@ def _exactness(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame
         "not on every problem."
     )
     board = leaderboard(frame[frame.problem.isin(set(known.problem))], ["num_train"], references=references)
-    table = _across(board, "num_train", "training data T", "excess_kl_joint")
+    table = _across(board, "num_train", "training data T", "excess_kl_joint", order)
     return Section(title, text, [_gaps(known, exact), table])
 
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
+from pp_testbed.experiments.aggregate import mean_score, paired_ratio
 from pp_testbed.experiments.store import OK
 from pp_testbed.report.leaderboard import SCORES, exact_cells, method_labels, without_superseded
 from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, log_ticks, panels, plain, style, styles
@@ -54,7 +54,7 @@ def agents(
     frame = complete_cells(frame, references)
     base = cells_of(frame, baseline)
     ratios = {
-        method: [paired_ratio(cells, base, score) for score in SCORES]
+        method: [paired_ratio(cells, base, score)[:2] for score in SCORES]
         for method, cells in frame.groupby("label")
     }
     names = sorted(ratios, key=lambda method: -ratios[method][1][0])
@@ -87,7 +87,7 @@ def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame
     """
     frame = shared_problems(complete_cells(frame, references))
     points = {
-        name: (mean_and_error(cells, "kl_marginal"), mean_and_error(cells, "kl_joint"))
+        name: (mean_score(cells, "kl_marginal")[:2], mean_score(cells, "kl_joint")[:2])
         for name, cells in frame.groupby("label")
     }
     axis = scatter(points, ax)
@@ -110,7 +110,7 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     frame = shared_problems(complete_cells(frame, references))
     timed = frame[frame.fit_seconds.notna()]
     points = {
-        name: ((cells.fit_seconds.mean(), None), mean_and_error(cells, "kl_joint"))
+        name: ((cells.fit_seconds.mean(), None), mean_score(cells, "kl_joint")[:2])
         for name, cells in timed.groupby("label")
     }
     axis = scatter(points, ax)
@@ -165,7 +165,7 @@ def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.n
     made.titles(f"means over {frame[frame.label != EXACT].problem.nunique()} problems that all have")
     for axis, score in zip(made.axes, ("kl_marginal", "kl_joint"), strict=True):
         for method, cells in frame.groupby("label"):
-            curve = {value: mean_and_error(group, score) for value, group in cells.groupby(column)}
+            curve = {value: mean_score(group, score)[:2] for value, group in cells.groupby(column)}
             means, errors = np.array(list(curve.values())).T
             label = plain(with_infinity(method, means))
             axis.errorbar(list(curve), means, errors, label=label, **looks[method])
@@ -176,11 +176,6 @@ def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.n
         log_ticks(axis.yaxis)
     made.legend()
     return made.axes
-
-
-def mean_and_error(cells: pd.DataFrame, score: str) -> tuple[float, float]:
-    """The mean of a score over problems, and its standard error across seeds."""
-    return cells[score].mean(), stderr_of_mean(cells[score], strata(cells))
 
 
 @style()

@@ -30,7 +30,6 @@ Kernel = Callable[[Array, Any, Batch, Array, Array], Any]
 NETWORKS = ("agent", "generative")
 SCHEDULES = ("constant", "polynomial", "cyclical")
 PRECONDITIONERS = ("none", "rmsprop")
-STEADY = 1000  # data up to which a step size is meant to be used as it is: the most of the testbed
 
 
 @pytree_dataclass
@@ -38,9 +37,11 @@ class StochasticGradientSampler:
     """What the samplers of this file share: the network, the step sizes, and which draws are kept.
 
     Args:
-        learning_rate: ε, of the gradient of the log posterior of all the data.
-        prior_variance: of the agent's weights, times 1 / (2 √rho d). The published configuration says 0.1;
-            the published scores are nearer to those of 0.2, as if the 2 were not there.
+        learning_rate: ε, of the gradient of the log posterior of all the data. steady: T₀; with more data the
+        step is ε (T₀ / T)^`stiffness`, as curvature grows like T. prior_variance: λ; the agent's weights are
+        N(0, λ / (2 √rho d)). The paper has σ² = λ T / (√rho d), of the
+            posterior whose energy is the mean loss, which is the same up to its factor 2; and its grid of λ
+            are the squares of the code's values, 0.05, 0.1 and 0.2.
         num_steps: steps of a chain.
         burn_in: steps whose draws are dropped.
         thinning: steps per draw.
@@ -56,6 +57,7 @@ class StochasticGradientSampler:
     """
 
     learning_rate: float = 1e-4
+    steady: float = 1000.0
     prior_variance: float = 0.1
     num_steps: int = 500_000
     burn_in: int = 100_000
@@ -70,6 +72,7 @@ class StochasticGradientSampler:
     network: str = "agent"
     hidden: tuple[int, ...] = (50, 50)
     name: str = ""
+    stiffness: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         check_positive(self, "num_steps", "thinning", "num_chains", "batch_size", "num_cycles")
@@ -78,6 +81,7 @@ class StochasticGradientSampler:
         if self.schedule == "cyclical":
             self._check_cycles()
         check_within(self, "learning_rate", 0.0, float("inf"))
+        check_within(self, "steady", 0.0, float("inf"))
         check_within(self, "prior_variance", 0.0, float("inf"))
         if len(self.kept()) == 0:
             raise UsageError(
@@ -127,9 +131,13 @@ class StochasticGradientSampler:
         """One step, `(key, state, batch, step_size, noise) -> state`; noise scales the temperature."""
         raise NotImplementedError
 
-    def step_size(self, step: Array) -> tuple[Array, Array]:
-        """The step size at a step, and whether noise is injected (1) or not (0)."""
-        rate, one = jnp.asarray(self.learning_rate), jnp.ones(())
+    def rate(self, num_train: Any) -> Array:
+        """The step size for so many data."""
+        return self.learning_rate * jnp.minimum(1.0, self.steady / num_train) ** self.stiffness
+
+    def step_size(self, step: Array, rate: Array) -> tuple[Array, Array]:
+        """The step size at a step, from `rate` on, and whether noise is injected (1) or not (0)."""
+        one = jnp.ones(())
         if self.schedule == "constant":
             return rate, one
         if self.schedule == "polynomial":
@@ -160,9 +168,9 @@ class StochasticGradientSampler:
         return jax.vmap(chain)(jax.random.split(key, self.num_chains))
 
     def learn(self, key: Array, states: Any, task: Task) -> Any:
-        """One step of each chain; beyond `STEADY` data its size falls like 1 / T: curvature grows like T."""
+        """One step of each chain."""
         kernel = self.kernel(jax.grad(self.target(task)[0].log_density), task.num_train)
-        rate = self.learning_rate * jnp.minimum(1.0, STEADY / task.num_train)
+        rate = self.rate(task.num_train)
 
         def step(key: Array, state: Any) -> Any:
             key_rows, key_step = jax.random.split(key)
@@ -180,7 +188,7 @@ class StochasticGradientSampler:
     def fit(self, key: Array, task: Task) -> Chains:
         target, start = self.target(task)
         kernel = self.kernel(jax.grad(target.log_density), task.num_train)
-        rows = jnp.ones(task.x.shape[0])
+        rows, rate = jnp.ones(task.x.shape[0]), self.rate(task.num_train)
         positions_of_draws = jnp.asarray(self.kept())
 
         def chain(key: Array) -> Array:
@@ -190,7 +198,7 @@ class StochasticGradientSampler:
             def step(state: Any, index: Array) -> tuple[Any, None]:
                 key_rows, key_step = jax.random.split(jax.random.fold_in(key_steps, index))
                 batch = minibatch(key_rows, task, rows, self.batch_size)
-                return kernel(key_step, state, batch, *self.step_size(index)), None
+                return kernel(key_step, state, batch, *self.step_size(index, rate)), None
 
             def thinned(state: Any, first: Array) -> tuple[Any, Array]:
                 state, _ = jax.lax.scan(step, state, first + jnp.arange(self.thinning))
@@ -273,7 +281,7 @@ class SGHMC(StochasticGradientSampler):
 
     A transition of `num_leapfrog` steps, each of size √ε, starts from a new momentum and has one
     minibatch. The kernel is Euler's, which heats a direction of curvature Λ at the rate √ε Λ / 2: the
-    friction must be well above that.
+    friction must be well above that, which is why ε falls like 1 / T² beyond `steady` data.
 
     Args:
         friction: α; a step keeps 1 - α √ε of the momentum.
@@ -282,6 +290,8 @@ class SGHMC(StochasticGradientSampler):
 
     friction: float = 10.0
     num_leapfrog: int = 10
+    steady: float = 100.0
+    stiffness: ClassVar[float] = 2.0
     num_steps: int = 50_000
     burn_in: int = 10_000
     thinning: int = 100
@@ -304,13 +314,16 @@ class SGHMC(StochasticGradientSampler):
 class SGNHT(StochasticGradientSampler):
     """The stochastic gradient Nosé-Hoover thermostat: Ding et al., 2014; BlackJAX's kernel.
 
-    Its step is √ε; the thermostat learns how much friction the noise of the minibatches needs.
+    Its step is √ε; the thermostat learns how much friction the noise of the minibatches needs. As in `SGHMC`,
+    the kernel is Euler's, and ε falls like 1 / T².
 
     Args:
         friction: α, of the injected noise, and the thermostat's start.
     """
 
     friction: float = 10.0
+    steady: float = 100.0
+    stiffness: ClassVar[float] = 2.0
     name: str = "sgnht"
 
     def init(self, key: Array, position: Array) -> Any:

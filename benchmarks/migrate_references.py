@@ -3,10 +3,10 @@
     pp-testbed reference build --suite 2d --max-num-train 100 --jobs 2 --store again/
     python benchmarks/migrate_references.py again/
 
-An error by draws is a property of the procedure, not of one run: it is taken from chains of the same settings,
-run again, as of the first ones neither the functions at the test inputs nor, on another machine, the numbers can
-be had any more. The two builds also repeat one another: how far their scores are apart, in units of the error
-that is claimed for the difference, is printed, and should be 1.
+An error by draws is a property of the procedure, not of one run: it is taken from chains of the same
+settings, run again, as of the first ones neither the functions at the test inputs nor, on another machine,
+the numbers can be had any more. The two builds also repeat one another: how far their scores are apart, in
+units of the error that is claimed for the difference, is printed, and should be 1.
 """
 
 import sys

@@ -16,6 +16,7 @@ from pp_testbed.experiments.specs import MethodSpec
 from pp_testbed.experiments.tune import tune
 
 SHORT_CHAIN = {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}
+STEADY = {"momentum": "0.0", "steady": "1000.0"}  # where the published agent has momentum and a step of ε / T
 LAPLACE = {"prior_precision": ["model", "evidence"], "predictive": ["linearised", "network"]}
 RATES = {"learning_rate": [1e-3, 1e-2]}
 STUDIES = {
@@ -24,7 +25,7 @@ STUDIES = {
     "bbb": {"grid": {"sigma": [0.3, 0.5, 0.7, 1.0], "learning_rate": [1e-3, 3e-3]}},
     "hypermodel": {},
     "sgmcmc": {
-        "held": SHORT_CHAIN,
+        "held": SHORT_CHAIN | STEADY,
         "ships_held": True,
         "grid": {"learning_rate": [1e-4, 5e-4], "prior_variance": [0.1, 0.2, 0.3]},
     },

@@ -80,7 +80,11 @@ METHODS = {
     "mala": Entry(f"{_MCMC}:MALA", {}, "Metropolis-adjusted Langevin"),
     "mclmc": Entry(f"{_MCMC}:MCLMC", {}, "microcanonical Langevin Monte Carlo, unadjusted"),
     "elliptical-slice": Entry(f"{_MCMC}:EllipticalSlice", {}, "elliptical slice sampling"),
-    "sgmcmc": Entry(f"{_SGMCMC}:SGLD", {}, "the paper's agent: SGLD on the agent's network"),
+    "sgmcmc": Entry(
+        f"{_SGMCMC}:SGLD",
+        {"momentum": 0.9, "steady": 1.0},
+        "the paper's agent: SGLD on the agent's network, its step in units of the mean loss",
+    ),
     "sgld-ensemble": Entry(
         f"{_SGMCMC}:SGLD",
         {"num_chains": 10, "num_steps": 20_000, "burn_in": 10_000},

@@ -36,14 +36,14 @@ class Knn:
     """k nearest neighbours: Cover and Hart, 1967, "Nearest Neighbor Pattern Classification".
 
     p(y | x) is the share of y among the labels of the k nearest data (all of them where there are fewer),
-    kept in [0.01, 0.99].
+    kept in [0.01, 0.99]. The paper's agent has k = 3 too, and one more datum of each class, at the origin.
 
     Args:
         k: neighbours.
         weights: "uniform", or "distance" for shares in proportion to 1 / distance.
     """
 
-    k: int = 10
+    k: int = 3
     weights: str = "uniform"
     name: str = "knn"
     sweep: ClassVar[Sweep] = ({"k": (1, 5, 10, 30, 50, 100), "weights": ("uniform", "distance")},)

@@ -37,11 +37,12 @@ class StochasticGradientSampler:
     """What the samplers of this file share: the network, the step sizes, and which draws are kept.
 
     Args:
-        learning_rate: ε, of the gradient of the log posterior of all the data. steady: T₀; with more data the
-        step is ε (T₀ / T)^`stiffness`, as curvature grows like T. prior_variance: λ; the agent's weights are
-        N(0, λ / (2 √rho d)). The paper has σ² = λ T / (√rho d), of the
-            posterior whose energy is the mean loss, which is the same up to its factor 2; and its grid of λ
-            are the squares of the code's values, 0.05, 0.1 and 0.2.
+        learning_rate: ε, of the gradient of the log posterior of all the data.
+        steady: T₀; with more data the step is ε (T₀ / T)^`stiffness`, as curvature grows like T. With 1 it
+            is ε / T, a step of size ε along the gradient of the mean loss, as published.
+        prior_variance: λ; the agent's weights are N(0, λ / (2 √rho d)). The paper's σ² = λ T / (√rho d) is of
+            the posterior whose energy is the mean loss, and the same up to its factor 2; its grid of λ has
+            the squares of its code's values, 0.05, 0.1 and 0.2.
         num_steps: steps of a chain.
         burn_in: steps whose draws are dropped.
         thinning: steps per draw.

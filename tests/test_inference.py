@@ -19,7 +19,7 @@ import pp_testbed as pt
 from pp_testbed.inference.base import METHODS, method
 from pp_testbed.inference.map_ensemble import BOOTSTRAPS, delta_guide
 from pp_testbed.inference.svi import Training, fit, minibatch
-from pp_testbed.models.base import Task, observe
+from pp_testbed.models.base import Task, observe, sample_latents
 from pp_testbed.models.mlp import AgentMLP
 
 KEY = jax.random.key(3)
@@ -346,3 +346,47 @@ def test_agent_prior():
     assert trace["w0"]["value"].shape == (2, 5)
     for site in ("w0", "b0", "w1", "b1"):
         np.testing.assert_allclose(trace[site]["fn"].variance, 0.09, rtol=1e-5)
+
+
+def conjugate_model(x, y=None):
+    """The data say nothing of w, so that its posterior is N(0, I)."""
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    observe(jnp.zeros((x.shape[0], 2)) + 0.0 * w[0], y)
+
+
+def shared_scale(x, y=None):
+    """Independent weights, given a scale that they share, whose distribution is learned."""
+    shape = numpyro.param("shape", 0.3, constraint=dist.constraints.positive)
+    scale = numpyro.sample(
+        "scale", dist.LogNormal(numpyro.param("loc", 0.0), shape), infer={"is_auxiliary": True}
+    )
+    numpyro.sample("w", dist.Normal(numpyro.param("mean", jnp.ones(3)), scale).to_event(1))
+
+
+def rearranged(x, y=None):
+    """One normal for all weights, taken apart: its density is that of the weights."""
+    scale = numpyro.param("scale", 0.3, constraint=dist.constraints.positive)
+    flat = dist.Normal(numpyro.param("mean", jnp.ones(3)), scale).to_event(1)
+    z = numpyro.sample("z", flat, infer={"is_auxiliary": True})
+    numpyro.sample("w", dist.Delta(z[::-1], event_dim=1))
+
+
+@pytest.mark.parametrize("guide", [shared_scale, rearranged])
+def test_auxiliary_sites_leave_a_bound_of_the_evidence(guide):
+    """-log p(y) = 10 log 2 is reached; with the density of `scale` in log q there would be no bound."""
+    task = pt.problem("2d/T10-rho0.1-s0").task
+    made = pt.SVI(guide, model=conjugate_model, num_steps=6000, learning_rate=3e-3, loss=Trace_ELBO(10))
+    posterior = made.fit(KEY, task)
+    draws = np.asarray(posterior.draw(KEY, 4000).draws["w"])
+    np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.1)
+    np.testing.assert_allclose(draws.mean(axis=0), 0.0, atol=0.15)
+    assert posterior.losses[-1000:].mean() == pytest.approx(10 * np.log(2.0), abs=0.05)
+
+
+def test_a_task_weighs_its_rows():
+    problem = pt.problem("2d/T3-rho0.1-s0")
+    padded, plain = problem.draw()[0], problem.task
+    latents = sample_latents(problem.model, plain.x, plain.y, KEY)
+    exact = numpyro.infer.util.log_density(problem.model, (plain.x, plain.y), {}, latents)[0]
+    np.testing.assert_allclose(plain.log_density(latents), exact, rtol=1e-6)
+    np.testing.assert_allclose(padded.log_density(latents), exact, rtol=1e-5)

@@ -216,8 +216,8 @@ def _learn(runs: list[Run], config: Evaluation) -> Iterator[tuple[Run, dict[str,
     method, budgets = runs[0].method, runs[0].budgets
     orders = [np.asarray(jax.random.permutation(_keys(run)[0], run.problem.num_train)) for run in runs]
     for budget in budgets:
-        # A program has as many rows for each budget; what is no program gets its data and no others.
-        num_rows = budgets[-1] if is_batched(method) else budget
+        # A program that weighs rows has as many for each budget; any other method its data and no others.
+        num_rows = budgets[-1] if is_batched(method) and getattr(method, "weighs_rows", False) else budget
         tasks = [
             _labelled(run.problem.task, order, budget, num_rows)
             for run, order in zip(runs, orders, strict=True)

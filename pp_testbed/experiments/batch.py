@@ -138,7 +138,12 @@ def _program_of(cell: Cell) -> Any:
     if not is_batched(cell.method):
         return cell.id
     structures = jax.tree.structure((cell.method, cell.problem.model))
-    return structures, cell.problem.padded_size
+    return structures, num_rows(cell.method, cell.problem)
+
+
+def num_rows(method: Any, problem: Problem) -> int:
+    """Rows of the task that a program of a method sees: more than the data only if it weighs them."""
+    return problem.padded_size if getattr(method, "weighs_rows", False) else problem.num_train
 
 
 @dataclass
@@ -192,12 +197,13 @@ def _fit(methods: Any, keys: Any, tasks: Any) -> Any:
 
 def _run_together(batch: Batch, config: Evaluation, programs: Programs) -> list[dict[str, Any]]:
     filled = [batch.cells[i % len(batch.cells)] for i in range(batch.size)]
-    tasks, environments = stack([cell.problem.draw() for cell in filled])
+    rows = num_rows(filled[0].method, filled[0].problem)
+    tasks, environments = stack([cell.problem.draw(rows) for cell in filled])
     keys = stack([cell.problem.keys for cell in filled])
     methods = stack([cell.method for cell in filled])
     posteriors, fit_seconds = programs.timed(_fit, methods, keys.fit, tasks)
     posteriors = posteriors.without_history()  # on whose length the evaluator's program would depend
-    rows = []
+    made = []
     for i, cell in enumerate(batch.cells):
         posterior, environment, key = jax.tree.map(
             lambda leaf, i=i: leaf[i], (posteriors, environments, keys.evaluate)
@@ -205,10 +211,10 @@ def _run_together(batch: Batch, config: Evaluation, programs: Programs) -> list[
         try:
             terms, seconds = programs.timed(score, posterior, environment, key, config=config)
             scores = scores_of(terms, num_draws_of(posterior, config), environment, config)
-            rows.append(_row(cell, scores, fit_seconds / batch.size, seconds))
+            made.append(_row(cell, scores, fit_seconds / batch.size, seconds))
         except Exception as error:
-            rows.append(cell.row("error", one_line(error)))
-    return rows
+            made.append(cell.row("error", one_line(error)))
+    return made
 
 
 def _run_alone(cell: Cell, config: Evaluation) -> dict[str, Any]:

@@ -86,17 +86,15 @@ class Problem:
             size *= 10
         return size
 
-    def draw(self) -> tuple[Task, Environment]:
-        """The padded task and the environment, drawn anew and not kept."""
+    def draw(self, num_rows: int | None = None) -> tuple[Task, Environment]:
+        """The task, padded to so many rows (`padded_size` if None), and the environment, drawn anew."""
         x, y, environment = _draw(self.model, self.keys, max(1000, self.padded_size))
-        rows = np.arange(self.padded_size) % self.num_train
+        rows = np.arange(num_rows or self.padded_size) % self.num_train
         return Task(self.model, x[rows], y[rows], self.num_train), environment
 
     @cached_property
     def _drawn(self) -> tuple[Task, Environment]:
-        task, environment = self.draw()
-        x, y = task.x[: self.num_train], task.y[: self.num_train]
-        return Task(self.model, x, y, self.num_train), environment
+        return self.draw(self.num_train)
 
     @property
     def task(self) -> Task:

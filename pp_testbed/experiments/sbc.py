@@ -25,7 +25,7 @@ import numpy as np
 import pp_testbed
 from pp_testbed.errors import UsageError
 from pp_testbed.experiments import workers
-from pp_testbed.experiments.batch import is_batched, map_problems, problems_at_once, stack
+from pp_testbed.experiments.batch import is_batched, map_problems, num_rows, problems_at_once, stack
 from pp_testbed.experiments.identity import describe
 from pp_testbed.experiments.problems import Problem
 from pp_testbed.experiments.problems import problem as make_problem
@@ -179,7 +179,8 @@ def _inputs(problem: Problem) -> tuple[Array, Array, Array]:
 
 
 def _ranks_together(method: Any, problems: Sequence[Problem]) -> Any:
-    tasks, environments = stack([problem.draw() for problem in problems])
+    rows = num_rows(method, problems[0])
+    tasks, environments = stack([problem.draw(rows) for problem in problems])
     keys = stack([problem.keys.fit for problem in problems])
     return _ranks(method, keys, tasks, environments, stack([_inputs(problem) for problem in problems]))
 

@@ -129,9 +129,12 @@ class Method(Protocol):
     """A way of approximating posteriors: hyperparameters, and `fit`.
 
     A method that has an attribute `networks` promises more: `fit` is a pure JAX function of
-    `(self, key, task)`, all of them pytrees, that respects `task.data_weights`, and trains so many
-    networks together. The runner maps it over problems and hyperparameters. Any other object with
-    `fit(key, task)` is called one problem at a time.
+    `(self, key, task)`, all of them pytrees, and trains so many networks together. The runner maps it over
+    problems and hyperparameters. Any other object with `fit(key, task)` is called one problem at a time.
+
+    One whose attribute `weighs_rows` is true promises that no row counts more than `task.data_weights` says.
+    Problems of different T, filled up to one shape, then share a program; other methods never see a row that
+    is not data.
     """
 
     def fit(self, key: Array, task: Task) -> Posterior: ...

@@ -17,6 +17,7 @@ class Uniform:
 
     name: str = "uniform"
     networks: ClassVar[int] = 1
+    weighs_rows: ClassVar[bool] = True
 
     def fit(self, key: Array, task: Task) -> Finite:
         return Finite.equal(Partial(_constant), jnp.zeros((1, task.num_classes)))
@@ -32,6 +33,7 @@ class Prior:
 
     name: str = "prior"
     networks: ClassVar[int] = 8  # its draws are as many to evaluate as those of any other
+    weighs_rows: ClassVar[bool] = True
 
     def fit(self, key: Array, task: Task) -> Sampled:
         sampler = Partial(sample_latents, task.model, task.x[:1], task.y[:1])

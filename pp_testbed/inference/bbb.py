@@ -15,8 +15,8 @@ from numpyro.infer import TraceMeanField_ELBO
 
 from pp_testbed.inference.base import Sampled, Sweep, check_choice, check_positive, check_within
 from pp_testbed.inference.map_ensemble import Agent
-from pp_testbed.inference.svi import Trainable, Training, weigh
-from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
+from pp_testbed.inference.svi import Trainable, Training
+from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh
 from pp_testbed.models.mlp import AgentMLP
 
 PRIORS = ("gaussian", "mixture")

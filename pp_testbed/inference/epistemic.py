@@ -16,8 +16,8 @@ from numpyro import handlers
 
 from pp_testbed.inference.base import Sampled, check_positive
 from pp_testbed.inference.map_ensemble import Trained, points
-from pp_testbed.inference.svi import Trainable, Training, weigh_observations
-from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass
+from pp_testbed.inference.svi import Trainable, Training
+from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh_observations
 
 Index = dict[str, Array]
 

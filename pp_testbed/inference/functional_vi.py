@@ -13,8 +13,8 @@ from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.elbo import ELBO
 
 from pp_testbed.inference.base import Sweep, check_positive
-from pp_testbed.inference.svi import SVI, Program
-from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_logits, sample_latents
+from pp_testbed.inference.svi import SVI
+from pp_testbed.models.base import Array, Params, Program, Task, pytree_dataclass, read_logits, sample_latents
 
 
 def stein_score(samples: Array, at: Array, kept: float = 0.99) -> Array:

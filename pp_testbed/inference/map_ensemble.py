@@ -71,6 +71,7 @@ class Agent:
     batch_size: int = 100
     learning_rate: float = 1e-3
     name: str = ""
+    weighs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, "num_steps", "batch_size")

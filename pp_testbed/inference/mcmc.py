@@ -21,7 +21,6 @@ from numpyro.infer.util import constrain_fn, potential_energy, unconstrain_fn
 
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.base import Finite, check_positive
-from pp_testbed.inference.svi import weighted
 from pp_testbed.models.base import (
     Array,
     Params,
@@ -30,6 +29,7 @@ from pp_testbed.models.base import (
     pytree_dataclass,
     read_logits,
     sample_latents,
+    weighted,
 )
 
 Stats = dict[str, Array]
@@ -154,6 +154,11 @@ class Sampler:
     def networks(self) -> int:
         """One problem at a time: chains of different problems would wait for the longest step."""
         return 10
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Not for certain where a user's model sees the rows."""
+        return self.model is None
 
     @property
     def num_steps(self) -> int:

@@ -96,7 +96,12 @@ def online(method: Any) -> Any:
             )
         return method
     if isinstance(getattr(method, "networks", None), int) and is_dataclass(method):
-        return Refreshed(method, name=method_name(method))
+        if getattr(method, "weighs_rows", False):
+            return Refreshed(method, name=method_name(method))
+        raise UsageError(
+            f"{method_name(method)} cannot learn online, where a task has rows that are not data yet: if its "
+            "fit weighs rows by task.data_weights, say so in its class, as weighs_rows = True"
+        )
     raise UsageError(
         f"{method_name(method)} cannot learn online: it has neither begin, learn and current, nor the "
         "attribute networks of a method whose fit is a pure JAX function"

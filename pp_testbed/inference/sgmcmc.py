@@ -73,6 +73,7 @@ class StochasticGradientSampler:
     network: str = "agent"
     hidden: tuple[int, ...] = (50, 50)
     name: str = ""
+    weighs_rows: ClassVar[bool] = True
     stiffness: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpyro
+import numpyro.distributions as dist
 import optax
 from jax.tree_util import Partial
 from numpyro import handlers
@@ -28,19 +29,21 @@ from numpyro.infer.autoguide import (
     AutoMultivariateNormal,
     AutoNormal,
 )
+from numpyro.primitives import Messenger
 
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.base import Sampled, Sweep, check_positive
 from pp_testbed.models.base import (
     Array,
     Params,
+    Program,
     Task,
+    is_latent,
     pytree_dataclass,
     read_logits,
     sample_latents,
+    weighted,
 )
-
-Program = Callable[..., Any]
 
 
 class Fit(NamedTuple):
@@ -48,35 +51,6 @@ class Fit(NamedTuple):
 
     params: Params
     losses: Array
-
-
-class weigh(handlers.scale):  # noqa: N801  (NumPyro names its handlers like functions)
-    """Scale the log density of sites, as `handlers.scale` does, which refuses the weight 0."""
-
-    def __init__(self, weights: Any) -> None:
-        super(handlers.scale, self).__init__()
-        self.scale = weights
-
-
-class weigh_observations(weigh):  # noqa: N801
-    """Scale the log density of observed sites, row by row, and leave latent sites alone."""
-
-    def process_message(self, msg: dict[str, Any]) -> None:
-        if msg["type"] != "sample" or not msg["is_observed"]:
-            return
-        # A `numpyro.factor` is an observed site too, but not one of rows.
-        if msg["fn"].batch_shape[-1:] == jnp.shape(self.scale)[-1:]:
-            super().process_message(msg)
-
-
-def weighted(model: Program) -> Program:
-    """The model with one more argument: the weight of each row in the likelihood, [B]."""
-
-    def weighted_model(x: Array, y: Array | None = None, weights: Any = 1.0) -> Any:
-        with weigh_observations(weights):
-            return model(x, y)
-
-    return weighted_model
 
 
 def bound_guide(guide: Any, model: Program) -> Program:
@@ -89,6 +63,67 @@ def bound_guide(guide: Any, model: Program) -> Program:
 def _is_autoguide_class(guide: Any) -> bool:
     base = guide.func if isinstance(guide, partial) else guide
     return inspect.isclass(base) and issubclass(base, AutoGuide)
+
+
+class leave_out(Messenger):  # noqa: N801
+    """Do not count the log densities of sites."""
+
+    def __init__(self, fn: Program, sites: set[str]) -> None:
+        super().__init__(fn)
+        self.sites = sites
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] == "sample" and msg["name"] in self.sites:
+            msg["fn"] = msg["fn"].mask(False)
+
+
+def without_auxiliary(guide: Any, task: Task) -> Any:
+    """A guide whose auxiliary sites count in log q only where the model's sites are their values, rearranged.
+
+    Where a guide's site z has values that `Delta` sites take apart, q(z) is the density of those. Any other
+    auxiliary site, such as a scale s that several sites share, must not count: E log p - E log q(θ | s) is a
+    lower bound of the evidence, as conditioning lowers an entropy; with - E log q(s) added it has none.
+    """
+    if _is_autoguide_class(guide):
+        return guide
+    with jax.ensure_compile_time_eval():
+        left_out = _not_rearranged(guide, jnp.zeros(task.x.shape), jnp.zeros(task.y.shape, dtype=jnp.int32))
+    return leave_out(guide, left_out) if left_out else guide
+
+
+def _not_rearranged(guide: Program, x: Array, y: Array) -> set[str]:
+    """The auxiliary sites that `Delta` sites do not rearrange: distances of values are not preserved."""
+    keys = jax.random.split(jax.random.key(0))
+
+    def run(values: Params) -> dict[str, Any]:
+        return handlers.trace(handlers.substitute(handlers.seed(guide, keys[0]), data=values)).get_trace(x, y)
+
+    trace = run({})
+    auxiliary = {
+        name: site for name, site in trace.items() if site.get("infer", {}).get("is_auxiliary", False)
+    }
+    left_out = set()
+    for name, site in auxiliary.items():
+        value = jnp.asarray(site["value"])
+        if not jnp.issubdtype(value.dtype, jnp.floating):  # a mask, an index
+            left_out.add(name)
+            continue
+        other_value = site["fn"].sample(keys[1])
+        moved = run({other: s["value"] for other, s in auxiliary.items()} | {name: other_value})
+        distance = sum(
+            jnp.sum((moved[other]["value"] - one["value"]) ** 2)
+            for other, one in trace.items()
+            if is_latent(one) and _is_delta(one["fn"])
+        )
+        if not jnp.allclose(distance, jnp.sum((other_value - value) ** 2), rtol=1e-3):
+            left_out.add(name)
+    return left_out
+
+
+def _is_delta(distribution: Any) -> bool:
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return isinstance(distribution, dist.Delta)
 
 
 def minibatch(key: Array, task: Task, row_weights: Array, size: int) -> tuple[Array, Array, Array]:
@@ -181,6 +216,7 @@ class Trainable:
     """
 
     num_steps: int
+    weighs_rows: ClassVar[bool] = True  # in `minibatch`
 
     def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Any:
         """What is drawn before training, a pytree."""
@@ -315,6 +351,11 @@ class SVI(Trainable):
         return self.num_starts * getattr(self.loss, "num_particles", 1)
 
     @property
+    def weighs_rows(self) -> bool:  # type: ignore[override]
+        """Not for certain where a user's guide or model sees the rows."""
+        return self.model is None and _is_autoguide_class(self.guide)
+
+    @property
     def guide_program(self) -> Any:
         """The guide, with the options that it has."""
         return self.guide
@@ -333,7 +374,8 @@ class SVI(Trainable):
 
     def training(self, parts: None, task: Task) -> Training:
         optimizer, loss = self.optimizer(self.learning_rate), self.loss_for(task)
-        return Training(self.program(task), self.guide_program, optimizer, loss, self.batch_size)
+        guide = without_auxiliary(self.guide_program, task)
+        return Training(self.program(task), guide, optimizer, loss, self.batch_size)
 
     def posterior(self, parts: None, params: Params, task: Task) -> Sampled:
         model = self.program(task)

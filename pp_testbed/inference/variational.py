@@ -49,6 +49,11 @@ class Pathfinder:
         """One problem at a time: under vmap all paths would wait for the longest."""
         return 10
 
+    @property
+    def weighs_rows(self) -> bool:
+        """Not for certain where a user's model sees the rows."""
+        return self.model is None
+
     def fit(self, key: Array, task: Task) -> Sampled:
         target = Target(task.model if self.model is None else Partial(self.model), task)
 
@@ -103,6 +108,11 @@ class SVGD:
     def networks(self) -> int:
         """How many networks one fit trains together."""
         return self.particles
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Not for certain where a user's model sees the rows."""
+        return self.model is None
 
     def fit(self, key: Array, task: Task) -> Finite:
         target = Target(task.model if self.model is None else Partial(self.model), task)

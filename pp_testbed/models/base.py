@@ -4,8 +4,8 @@ A *model* is a callable `model(x, y=None, num_train=None)` that writes a NumPyro
 sites, one deterministic site `logits` and one observed site `y`. The same model is the prior that
 generates the truth and the prior that a method conditions.
 
-What lives here: what models share (`observe`, `sample_latents`, `read_logits`), the truth (`Environment`) and
-what a method may see of it (`Task`). The models themselves are in their own files.
+What lives here: what models share (`observe`, `weighted`, `sample_latents`, `read_logits`), the truth
+(`Environment`) and what a method may see of it (`Task`). The models themselves are in their own files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro import handlers
+from numpyro.infer.util import log_density
 
 from pp_testbed.errors import UsageError
 
 Array: TypeAlias = jax.Array
 Params: TypeAlias = dict[str, Array]
+Program: TypeAlias = Callable[..., Any]
 T = TypeVar("T")
 
 
@@ -70,6 +72,35 @@ def observe(logits: Array, y: Array | None, num_train: Any = None) -> Array:
     scale = 1.0 if num_train is None else num_train / num_rows
     with numpyro.plate("data", num_rows), handlers.scale(scale=scale):
         return numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+
+
+class weigh(handlers.scale):  # noqa: N801  (NumPyro names its handlers like functions)
+    """Scale the log density of sites, as `handlers.scale` does, which refuses the weight 0."""
+
+    def __init__(self, weights: Any) -> None:
+        super(handlers.scale, self).__init__()
+        self.scale = weights
+
+
+class weigh_observations(weigh):  # noqa: N801
+    """Scale the log density of observed sites, row by row, and leave latent sites alone."""
+
+    def process_message(self, msg: dict[str, Any]) -> None:
+        if msg["type"] != "sample" or not msg["is_observed"]:
+            return
+        # A `numpyro.factor` is an observed site too, but not one of rows.
+        if msg["fn"].batch_shape[-1:] == jnp.shape(self.scale)[-1:]:
+            super().process_message(msg)
+
+
+def weighted(model: Program) -> Program:
+    """The model with one more argument: the weight of each row in the likelihood, [B]."""
+
+    def weighted_model(x: Array, y: Array | None = None, weights: Any = 1.0) -> Any:
+        with weigh_observations(weights):
+            return model(x, y)
+
+    return weighted_model
 
 
 def is_latent(site: dict[str, Any]) -> bool:
@@ -126,7 +157,8 @@ class Task:
         x: inputs [P, d].
         y: labels [P], in 0, ..., K-1.
         num_train: T, how many of the P rows are data. The rows after them repeat the data, so that
-            problems of different T share one compiled program; outside the runner P equals T.
+            problems of different T share one compiled program; but only for a method that promises to
+            weigh rows (see `Method`), and in bandits. Elsewhere P equals T.
 
     Examples:
         >>> problem.task.x.shape, problem.task.num_classes
@@ -154,6 +186,18 @@ class Task:
     def data_weights(self) -> Array:
         """1 for a row of data, 0 for a row of padding: [P]."""
         return (jnp.arange(self.x.shape[0]) < self.num_train).astype(self.x.dtype)
+
+    def log_density(self, latents: Params) -> Array:
+        """log p(y, θ) of the data and of values of the model's latent sites, rows weighed.
+
+        Examples:
+            >>> from pp_testbed.models.base import sample_latents
+            >>> latents = sample_latents(problem.model, problem.task.x, problem.task.y, problem.keys.fit)
+            >>> bool(jnp.isfinite(problem.task.log_density(latents)))
+            True
+        """
+        arguments = self.x, self.y, self.data_weights
+        return log_density(weighted(self.model), arguments, {}, latents)[0]
 
     def distinct(self) -> Task:
         """The same likelihood with equal rows counted together, where that is known; else the task itself."""

@@ -2,9 +2,10 @@
 
     python benchmarks/migrate_errors.py work/ [2d decisions decisions-acting activations widths]
 
-Their cells are run again (resumable, an hour of one core). Where every score and bias is the one that is
-kept, to the bit, the kept row gets the new standard errors and keeps its seconds, which were measured on a
-machine that did nothing else. Rows whose numbers have changed are replaced whole, and counted.
+Their cells are run again (resumable, an hour of one core). Where every score is the one that is kept, to the
+bit, the kept row gets the new standard errors, and biases, which add up in another order and differ by some
+1e-6. It keeps its seconds, which were measured on a machine that did nothing else. Rows whose scores have
+changed are replaced whole, and counted.
 """
 
 import sys
@@ -37,9 +38,9 @@ def migrated(kept: pd.DataFrame, again: pd.DataFrame) -> tuple[pd.DataFrame, int
     assert (again.status == "ok").all()
     errors = [name for name in kept if name.endswith("_stderr")]
     scores = [name.removesuffix("_stderr") for name in errors]
-    scores += [name for name in kept if name.endswith("_bias")]
+    changed = [*errors, *(name for name in kept if name.endswith("_bias")), *NEW]
     same = (kept[scores] == again[scores]).all(axis=1)
-    kept.loc[same, errors + NEW] = again.loc[same, errors + NEW]
+    kept.loc[same, changed] = again.loc[same, changed]
     kept.loc[~same] = again.loc[~same]
     return kept.reset_index(), int((~same).sum())
 

@@ -9,7 +9,7 @@ import pytest
 from jax.tree_util import Partial
 
 import pp_testbed as pt
-from pp_testbed.evaluation.evaluator import calibration_terms, marginal_terms, score_chunk, summarise
+from pp_testbed.evaluation.evaluator import Terms, calibration_terms, marginal_terms, score_chunk, summarise
 from pp_testbed.inference.base import Plain
 from pp_testbed.models.base import read_logits, sample_latents
 
@@ -70,7 +70,7 @@ def test_marginal_terms_by_hand():
     # The predictive mean of two equally likely functions.
     functions = np.stack([predicted * 1.1, predicted * 0.9], axis=-1)
     terms = marginal_terms(np.log(truth), np.log(functions), np.log([0.5, 0.5]), 1)
-    terms = {name: np.asarray(values)[0] for name, values in terms.items()}
+    terms = {name: np.asarray(values)[0] for name, values in terms.whole.items()}
     np.testing.assert_allclose(terms["accuracy"], [0.8, 0.1], rtol=1e-5)
     np.testing.assert_allclose(terms["predicted"].max(axis=-1), [0.7, 0.6], rtol=1e-5)
     nll = -(truth * np.log(predicted)).sum(axis=-1)[0]
@@ -130,12 +130,10 @@ def test_a_finite_posterior_has_no_label_noise_and_no_bias():
     posterior = prior_draws(10)
     logits, truth = posterior.values(x), PROBLEM.environment.logits(x)
     terms = [
-        jax.jit(score_chunk, static_argnums=(4, 5))(key, logits, truth, posterior.log_weights, 1, config)[
-            "kl_joint"
-        ]
+        jax.jit(score_chunk, static_argnums=(4, 5))(key, logits, truth, posterior.log_weights, 1, config)
         for key in jax.random.split(KEY, 2)
     ]
-    np.testing.assert_array_equal(*terms)
+    np.testing.assert_array_equal(*(one.whole["kl_joint"] for one in terms))
     assert pt.evaluate(posterior, PROBLEM, key=KEY).kl_joint_bias == 0.0
 
 
@@ -197,19 +195,23 @@ def _with_other_key(sampler, i, key):
 
 
 def test_summary_of_terms():
-    terms = {
+    whole = {
         "kl_marginal": jnp.array([[1.0, 3.0], [2.0, 6.0]]),
-        "kl_marginal_bias": jnp.zeros((2, 2)),
         "kl_joint": jnp.array([10.0, 20.0]),
-        "kl_joint_bias": jnp.array([1.0, 3.0]),
         "accuracy": jnp.ones((2, 2)),
         "predicted": jnp.ones((2, 2, 1)),
     }
-    summary = summarise(terms, pt.Evaluation(tau=10))
+    all_there_is = {name: values[:, None] for name, values in whole.items()}
+    summary = summarise(Terms(whole, all_there_is), pt.Evaluation(tau=10))
     assert float(summary["kl_aggregate"]) == pytest.approx(3.0 + 1.5)
-    assert float(summary["kl_aggregate_bias"]) == pytest.approx(0.2)
     assert float(summary["kl_joint_stderr"]) == pytest.approx(5.0)
     assert float(summary["kl_aggregate_stderr"]) == pytest.approx(np.std([3.0, 6.0], ddof=1) / np.sqrt(2))
+    # Two halves that say 1 more and 3 more, everywhere: bias (G - 1) mean, variance (G - 1)/G sum of squares.
+    halves = {name: jnp.stack([values + 1.0, values + 3.0], axis=1) for name, values in whole.items()}
+    drawn = summarise(Terms(whole, halves), pt.Evaluation(tau=10))
+    assert float(drawn["kl_joint_bias"]) == pytest.approx(2.0)
+    assert float(drawn["kl_joint_stderr"]) == pytest.approx(np.sqrt(5.0**2 + 0.5 * 2.0))
+    assert float(drawn["kl_aggregate_bias"]) == pytest.approx(2.0 + 0.2)
 
 
 @pytest.mark.parametrize(("tau", "kappa"), [(1, 1), (5, 3), (3, 5), (20, 2)])
@@ -245,7 +247,7 @@ def test_mistakes_are_answered_in_one_line():
     ]:
         with pytest.raises(pt.UsageError, match=words):
             pt.evaluate(posterior, PROBLEM, key=KEY)
-    with pytest.raises(pt.UsageError, match="tau is 0; expected at least 1"):
+    with pytest.raises(pt.UsageError, match="tau is 0; expected a whole number, at least 1"):
         pt.Evaluation(tau=0)
     with pytest.raises(pt.UsageError, match="NaN"):
         prior_draws(1).logits(KEY, np.full((1, 2), np.nan))

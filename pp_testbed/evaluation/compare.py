@@ -19,7 +19,7 @@ from pp_testbed.evaluation.diagnostics import by_chain, effective_size, probe_in
 from pp_testbed.evaluation.evaluator import Terms, stderr_of_mean, terms_of
 from pp_testbed.evaluation.joint import jackknife
 from pp_testbed.inference.base import as_posterior, log_weights_of
-from pp_testbed.models.base import Array
+from pp_testbed.models.base import Array, check_key
 
 POINTS = 250  # functions of each posterior in the two-sample tests, at most
 PERMUTATIONS = 999
@@ -125,10 +125,15 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
             f"({'; '.join(reference.diagnostics.failures)}): nothing is compared to it"
         )
     posterior = as_posterior(posterior)
+    if key is not None:
+        check_key(key)
     key_draws, key_tests = jax.random.split(jax.random.key(0) if key is None else key)
     problem = reference.problem
     terms, _ = terms_of(posterior, problem.environment, problem.keys.evaluate, reference.evaluation)
     logits = posterior.logits(key_draws, probe_inputs(problem.model), 1000)
+    if not bool(jnp.isfinite(logits).all()):
+        first = int(jnp.argmin(jnp.isfinite(logits).all(axis=(1, 2))))
+        raise UsageError(f"draw {first} of the posterior has logits that are not finite at the probe inputs")
     values = np.asarray(logits[..., 1:] - logits[..., :1], dtype=np.float64)
     weights = np.exp(np.asarray(log_weights_of(posterior, len(values)), dtype=np.float64))
     exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])

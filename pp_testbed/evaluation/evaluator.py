@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from jax.scipy.special import logsumexp
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import joint
 from pp_testbed.inference.base import Finite, Posterior, Sampled, as_posterior, log_weights_of
-from pp_testbed.models.base import Array, Environment
+from pp_testbed.models.base import Array, Environment, check_key
 
 NUM_BINS = 10  # of confidence, for the expected calibration error
 GROUPS = 10  # of draws, for the jackknife
@@ -63,9 +64,10 @@ class Evaluation:
     num_label_samples: int = 100
 
     def __post_init__(self) -> None:
-        for name, least in [("num_batches", 2), ("tau", 1), ("kappa", 1), ("num_draws", 1)]:
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        for name, least in [("num_batches", 2), ("tau", 1), ("kappa", 1), ("num_draws", 2)]:
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < least:
+                raise UsageError(f"{name} is {value}; expected a whole number, at least {least}")
         if self.num_draws % self.num_groups:
             raise UsageError(f"num_draws is {self.num_draws}; expected a multiple of {GROUPS}")
         if self.labels not in ("auto", "sampled"):
@@ -366,6 +368,9 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
     """
     config = options.pop("config", None) or Evaluation(**options)
     environment = getattr(problem, "environment", problem)
+    if not isinstance(environment, Environment):
+        raise UsageError(f"the problem is {problem!r}; expected one, as in pt.problem('2d/T30-rho0.1-s0')")
+    check_key(key)
     terms, num_draws = terms_of(posterior, environment, key, config)
     return scores_of(_summarise(terms, config), num_draws, environment, config)
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import jax
@@ -52,6 +53,12 @@ class Problem:
     model: Model
     num_train: int
     seed: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("num_train", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < least:
+                raise UsageError(f"{name} is {value!r}; expected a whole number, at least {least}")
 
     @property
     def name(self) -> str:
@@ -139,14 +146,10 @@ def make_model(kind: str = "mlp", temperature: float | None = None, **options: A
     for option in options:
         if option not in known:
             raise unknown(f"option of the {kind} model", option, ["num_train", "temperature", *known])
-    if "hidden" in options:
+    if isinstance(options.get("hidden"), list):
         options["hidden"] = tuple(options["hidden"])
-        if any(units < 1 for units in options["hidden"]):
-            raise UsageError(f"hidden is {options['hidden']}; expected numbers of units, at least 1")
     if temperature is not None:
-        if not temperature > 0:
-            raise UsageError(f"the temperature is {temperature}; expected a positive number")
-        options["temperature"] = float(temperature)
+        options["temperature"] = float(temperature) if isinstance(temperature, Real) else temperature
     return models[kind](**options)
 
 
@@ -175,10 +178,7 @@ def problem(
     """
     if name is not None:
         return _parse(name)
-    made = Problem(make_model(model, temperature, **options), int(num_train), int(seed))
-    if made.num_train < 1:
-        raise UsageError(f"num_train is {num_train}; expected at least 1")
-    return made
+    return Problem(make_model(model, temperature, **options), num_train, seed)
 
 
 _NAME = re.compile(

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import METHODS, method, with_options
+from pp_testbed.inference.base import METHODS, method, method_name, with_options
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ def resolve(item: Any) -> Any:
     if isinstance(made, type) or not callable(getattr(made, "fit", None)):
         hint = f"; a guide? pt.SVI({made.__name__}) is one" if inspect.isfunction(made) else ""
         raise UsageError(f"{made!r} is not a method: it has no fit(key, task){hint}")
+    try:
+        inspect.signature(made.fit).bind("key", "task")
+    except TypeError:
+        given = inspect.signature(made.fit)
+        raise UsageError(f"{method_name(made)} has fit{given}; expected fit(self, key, task)") from None
     return made
 
 

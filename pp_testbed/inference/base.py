@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from importlib.resources import files
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -262,7 +264,15 @@ class Plain:
             expected = "[draws, N, K]" if self.is_finite else "[N, K]"
             shape = values.shape if self.is_finite else values.shape[1:]
             raise UsageError(f"logits have shape {shape}; expected {expected} with N = {len(inputs)}")
+        _check_logits(values)
         return jnp.asarray(values, dtype=jnp.float32)
+
+
+def _check_logits(values: np.ndarray) -> None:
+    """Raise a UsageError if values [M, N, K] that vary are probabilities: between 0 and 1, of sum 1."""
+    are_shares = (values >= 0.0).all() and (values <= 1.0).all() and np.allclose(values.sum(axis=2), 1.0)
+    if are_shares and np.ptp(values[..., 0]) > 0:
+        raise UsageError("these look like probabilities, as they sum to 1: return logits, such as np.log(p)")
 
 
 def finite(function: Callable[[Any], Any], weights: Any = None) -> Plain:
@@ -305,7 +315,7 @@ def log_weights_of(posterior: Any, num_draws: int) -> Array:
     return jnp.asarray(given, dtype=jnp.float32)
 
 
-def method(name: str, *, preset: str = "tuned", **options: Any) -> Method:
+def method(name: str, /, *, preset: str = "tuned", **options: Any) -> Method:
     """A registered method by its name, with some of its hyperparameters changed.
 
     Args:
@@ -363,22 +373,19 @@ def option_value(made: Any, option: str, value: Any) -> Any:
 
 def _converted(owner: str, option: str, value: Any, current: Any) -> Any:
     """Give `value` the type of the option's current value, or say why it cannot have it."""
-    if not isinstance(value, str) or isinstance(current, str):
-        converted = value
-    else:
-        try:
-            converted = _parse(value, current)
-        except ValueError:
-            kind = "numbers like 50,50" if isinstance(current, tuple) else type(current).__name__
-            raise UsageError(f"{owner}.{option}={value}: expected {kind}, as in {current!r}") from None
-    if isinstance(current, float) and isinstance(converted, int):
-        return float(converted)
+    try:
+        converted = _parse(value, current) if isinstance(value, str) else _as_type(value, current)
+    except (ValueError, TypeError):
+        kind = "numbers like 50,50" if isinstance(current, tuple) else type(current).__name__
+        raise UsageError(f"{owner}.{option}={value}: expected {kind}, as in {current!r}") from None
     if isinstance(converted, float) and not math.isfinite(converted):
         raise UsageError(f"{owner}.{option}={value}: expected a finite number, as in {current!r}")
     return converted
 
 
 def _parse(text: str, like: Any) -> Any:
+    if isinstance(like, str):
+        return text
     if isinstance(like, bool):
         if text.lower() not in ("true", "false"):
             raise ValueError(text)
@@ -390,11 +397,27 @@ def _parse(text: str, like: Any) -> Any:
     raise ValueError(text)
 
 
+def _as_type(value: Any, like: Any) -> Any:
+    """A value that is no text as of the type of another; a TypeError where that would change it."""
+    if isinstance(like, bool | str):
+        if not isinstance(value, type(like)):
+            raise TypeError(value)
+        return value
+    if isinstance(like, tuple):
+        return tuple(operator.index(part) for part in value)
+    if isinstance(like, int):
+        return operator.index(value)
+    if isinstance(like, float) and not isinstance(value, jax.Array):  # which may be one of many, mapped over
+        return float(value)
+    return value
+
+
 def check_positive(made: Any, *options: str) -> None:
-    """Raise a UsageError unless these options of a method are at least 1."""
+    """Raise a UsageError unless these options of a method are whole numbers, at least 1."""
     for option in options:
-        if getattr(made, option) < 1:
-            raise UsageError(f"{method_name(made)}.{option}={getattr(made, option)}: expected at least 1")
+        value = getattr(made, option)
+        if not isinstance(value, Integral) or value < 1:
+            raise UsageError(f"{method_name(made)}.{option}={value}: expected a whole number, at least 1")
 
 
 def check_within(made: Any, option: str, low: float, high: float) -> None:

@@ -282,13 +282,38 @@ def with_keywords(guide: Any, **keywords: Any) -> Any:
     return partial(guide, **keywords)
 
 
+class Site(NamedTuple):
+    """What is known of a latent site without its values."""
+
+    shape: tuple[int, ...]
+    distribution: Any
+
+    @property
+    def support(self) -> Any:
+        """The constraint of a single value."""
+        constraint = self.distribution.support
+        while hasattr(constraint, "base_constraint"):
+            constraint = constraint.base_constraint
+        return constraint
+
+
+def sites_of(program: Program, task: Task) -> dict[str, Site]:
+    """The latent sites of a model or a guide."""
+    found: dict[str, Site] = {}
+
+    def run(x: Array, y: Array, key: Array) -> None:
+        trace = handlers.trace(handlers.seed(program, key)).get_trace(x, y)
+        found.update(
+            {name: Site(site["value"].shape, site["fn"]) for name, site in trace.items() if is_latent(site)}
+        )
+
+    jax.eval_shape(run, task.x, task.y, jax.random.key(0))
+    return found
+
+
 def check_sites(model: Program, guide: Any, task: Task) -> None:
-    """Raise a UsageError unless the guide's latent sites are the model's, and of their shapes."""
-
-    def shapes(program: Program) -> Params:
-        return jax.eval_shape(partial(sample_latents, program), task.x, task.y, jax.random.key(0))
-
-    expected, found = shapes(model), shapes(bound_guide(guide, model))
+    """Raise a UsageError unless the guide's latent sites are the model's, of their shapes and supports."""
+    expected, found = sites_of(model, task), sites_of(bound_guide(guide, model), task)
     if extra := sorted(found.keys() - expected.keys()):
         raise UsageError(
             f"the guide samples {', '.join(extra)}, which the model does not have; "
@@ -300,6 +325,19 @@ def check_sites(model: Program, guide: Any, task: Task) -> None:
         if found[site].shape != value.shape:
             raise UsageError(
                 f"the guide's site {site} has shape {found[site].shape}; the model's has {value.shape}"
+            )
+        of_guide, of_model = found[site].distribution.event_dim, value.distribution.event_dim
+        if of_guide != of_model:
+            raise UsageError(
+                f"the guide's site {site} has an event of {of_guide} dimensions, the model's of {of_model}: "
+                f"end its distribution, of single values, with .to_event({of_model})"
+            )
+        is_wide = found[site].support is dist.constraints.real and value.support is not dist.constraints.real
+        if is_wide and not _is_delta(found[site].distribution):
+            kind = type(value.distribution).__name__
+            raise UsageError(
+                f"the guide's site {site} can have any value; the model's is {kind}, of support "
+                f"{value.support!r}: give it a distribution there, such as LogNormal for positive values"
             )
 
 

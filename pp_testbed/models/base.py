@@ -10,8 +10,10 @@ What lives here: what models share (`observe`, `weighted`, `sample_latents`, `re
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Protocol, TypeAlias, TypeVar, dataclass_transform
 
 import jax
@@ -204,10 +206,40 @@ class Task:
         return self
 
 
+TEMPERATURES = 1e-6, 1e6  # with others the logits of a network are infinite, or nothing
+SCALES = 0.1, 10.0  # of inputs, for which the priors and the step sizes of methods are made
+
+
+def check_model(model: Any) -> None:
+    """Raise a UsageError unless a model's numbers are possible. Those that JAX traces were checked before."""
+    for name in ("input_dim", "num_classes"):
+        value = getattr(model, name)
+        if not isinstance(value, Integral) or value < 1:
+            raise UsageError(f"{name} is {value!r}; expected a whole number, at least 1")
+    rho, (least, most) = model.temperature, TEMPERATURES
+    if isinstance(rho, str) or (isinstance(rho, Real) and not least <= float(rho) <= most):
+        raise UsageError(f"the temperature is {rho!r}; expected a number from {least:g} to {most:g}")
+
+
 def task(model: Model, x: Any, y: Any) -> Task:
-    """A task from one's own data, checked: inputs x [T, d], labels y [T] in 0, ..., K-1."""
-    x, y = np.asarray(x, dtype=np.float32), np.asarray(y)
+    """A task from one's own data, checked: inputs x [T, d], labels y [T] in 0, ..., K-1.
+
+    Inputs should be of a scale of about 1; there is a warning where they are far from it.
+    """
+    try:
+        x, y = np.asarray(x, dtype=np.float32), np.asarray(y)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the data are no arrays of numbers: {error}") from None
+    if len(np.atleast_1d(x)) == 0:
+        raise UsageError("there are no data; expected at least one input and its label")
     check_inputs(x, model.input_dim)
+    sizes, (least, most) = np.sqrt((x.astype(np.float64) ** 2).mean(axis=0)), SCALES
+    if sizes.max() > most or sizes.max() < least:
+        warnings.warn(
+            f"inputs are of size {sizes.min():.3g} to {sizes.max():.3g} (root mean square of a column); "
+            "methods expect about 1: standardise the columns",
+            stacklevel=2,
+        )
     if y.shape != x.shape[:1]:
         raise UsageError(f"labels have shape {y.shape}; expected ({x.shape[0]},), one per input")
     classes = model.num_classes
@@ -217,6 +249,14 @@ def task(model: Model, x: Any, y: Any) -> Task:
             f"label {y[wrong][0]} at row {np.argmax(wrong)} is outside the classes 0..{classes - 1}"
         )
     return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.int32), x.shape[0])
+
+
+def check_key(key: Any) -> None:
+    """Raise a UsageError unless this is a key of JAX, new or old."""
+    kind = getattr(key, "dtype", None)
+    is_key = kind is not None and (jnp.issubdtype(kind, jax.dtypes.prng_key) or kind == jnp.uint32)
+    if not is_key:
+        raise UsageError(f"key is {key!r}; expected a key of JAX, as in jax.random.key(0)")
 
 
 def check_inputs(x: Any, input_dim: int | None = None) -> None:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from pp_testbed.models.base import Array, observe, pytree_dataclass
+from pp_testbed.models.base import Array, check_model, observe, pytree_dataclass
 
 
 @pytree_dataclass
@@ -22,6 +22,9 @@ class LogisticRegression:
 
     input_dim: int = 10
     temperature: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_model(self)
 
     @property
     def num_classes(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -17,8 +18,8 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from pp_testbed.errors import unknown
-from pp_testbed.models.base import Array, Params, observe, pytree_dataclass
+from pp_testbed.errors import UsageError, unknown
+from pp_testbed.models.base import Array, Params, check_model, observe, pytree_dataclass
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -92,6 +93,13 @@ class GenerativeMLP:
     temperature: float = 0.1
 
     def __post_init__(self) -> None:
+        check_model(self)
+        if self.num_classes < 2:
+            raise UsageError(f"num_classes is {self.num_classes}; expected at least 2")
+        if not isinstance(self.hidden, tuple) or not all(
+            isinstance(units, Integral) and units > 0 for units in self.hidden
+        ):
+            raise UsageError(f"hidden is {self.hidden!r}; expected numbers of units, as in (50, 50)")
         if self.activation not in ACTIVATIONS:
             raise unknown("activation", self.activation, ACTIVATIONS)
         if self.init not in ("truncated", "normal"):

@@ -104,7 +104,12 @@ def test_what_cannot_be_compared_is_said(reference):
     with pytest.raises(pt.UsageError, match="conditioned on other data"):
         pt.compare(chains, reference)
     with pytest.raises(pt.UsageError, match="not Finite"):
-        pt.diagnose(reference.posterior)
+        pt.diagnose(pt.method("mlp", num_steps=1).fit(jax.random.key(0), reference.problem.task))
+    broken = pt.finite(lambda x: np.tile([[[0.0, 0.0]], [[0.0, -np.inf]]], (1, len(x), 1)))
+    with pytest.raises(pt.UsageError, match="draw 1 of the posterior has logits that are not finite"):
+        pt.compare(broken, reference)
+    with pytest.raises(pt.UsageError, match="key is 3; expected a key of JAX"):
+        pt.compare(reference.posterior, reference, key=3)
 
 
 def test_a_point_has_no_two_sample_tests(reference):

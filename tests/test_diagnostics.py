@@ -109,10 +109,8 @@ def test_short_chains_have_not_converged(chains):
 
 def test_arviz_object_has_all_groups_and_saves(chains, tmp_path):
     data = chains.to_arviz()
-    names = {"posterior", "sample_stats", "log_likelihood", "observed_data", "constant_data"}
-    assert names <= {
-        str(name).strip("/") for name in (data.children if hasattr(data, "children") else data.groups())
-    }
+    names = {"posterior", "sample_stats", "log_likelihood", "posterior_predictive"}
+    assert names | {"observed_data", "constant_data"} <= groups_of(data)
     assert data["posterior"]["w0_base"].shape == (2, 25, 2, 50)
     assert data["posterior"]["probe"].shape == (2, 25, 128, 1)
     assert data["observed_data"]["y"].shape == (3,)  # without the padding
@@ -147,6 +145,36 @@ def test_arviz_plots_work(chains, plot):
 def test_an_ensemble_is_one_chain_and_needs_its_task():
     problem = pt.problem(num_train=3)
     posterior = pt.method("ensemble", size=3, num_steps=2).fit(jax.random.key(0), problem.task)
-    with pytest.raises(pt.UsageError, match="to_arviz needs the task"):
+    with pytest.raises(pt.UsageError, match=r"say it, as in to_arviz\(problem.task\)"):
         posterior.to_arviz()
     assert posterior.to_arviz(problem.task)["posterior"]["w1"].shape == (1, 3, 50, 50)
+
+
+def test_draws_of_a_user_are_chains_too(chains):
+    """The same functions, from Python: the same diagnostics, ranks and groups, and error bars by draws."""
+    problem = pt.problem(num_train=3)
+    plain = pt.finite(lambda x: np.asarray(chains.values(jnp.asarray(x))), chains=2)
+    probes = probe_inputs(problem.model)
+    one, other = diagnose(plain, probes), diagnose(chains, probes)
+    assert (one.num_chains, one.num_draws) == (2, 25)
+    assert one.rhat == pytest.approx(other.rhat, rel=1e-4)
+    data = plain.to_arviz(problem.task)
+    assert data["posterior"]["probe"].shape == (2, 25, 128, 1)
+    assert {"log_likelihood", "posterior_predictive", "observed_data"} <= groups_of(data)
+    scores = [pt.evaluate(p, problem, key=problem.keys.evaluate, num_batches=20) for p in (plain, chains)]
+    assert scores[0].kl_joint_stderr == pytest.approx(scores[1].kl_joint_stderr, rel=1e-3)
+    with pytest.raises(pt.UsageError, match="there are 5 draws; expected a multiple of 2 chains"):
+        diagnose(pt.finite(lambda x: np.zeros((5, len(x), 2)), chains=2), probes)
+    with pytest.raises(pt.UsageError, match="diagnose needs the chains"):
+        diagnose(pt.finite(lambda x: np.zeros((5, len(x), 2))), probes)
+
+
+def test_a_shipped_reference_is_of_four_chains_with_statistics():
+    data = pt.reference("2d/T10-rho0.1-s0").posterior.to_arviz()
+    assert data["posterior"]["probe"].shape == (4, 25, 128, 1)
+    assert data["sample_stats"]["energy"].shape == (4, 25)
+    assert data["posterior_predictive"]["y"].shape == (4, 25, 10)
+
+
+def groups_of(data):
+    return {str(name).strip("/") for name in (data.children if hasattr(data, "children") else data.groups())}

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite
-from pp_testbed.inference.mcmc import Chains
+from pp_testbed.inference.base import Finite, log_weights_of
 from pp_testbed.models.base import Array, Model, Task
 
 if TYPE_CHECKING:
@@ -117,12 +116,12 @@ class Diagnostics:
         return asdict(self) | {"converged": self.converged}
 
 
-def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
+def diagnose(posterior: Any, probes: Array | None = None) -> Diagnostics:
     """Diagnostics of chains in function space.
 
     Args:
-        posterior: chains.
-        probes: inputs [N, d]; 128 fixed ones of the model if None.
+        posterior: chains, those of `pt.finite(f, chains=4)` among them.
+        probes: inputs [N, d]; 128 fixed ones of the model if None, where the chains know theirs.
 
     Examples:
         >>> from pp_testbed.inference.mcmc import EllipticalSlice
@@ -130,10 +129,17 @@ def diagnose(posterior: Chains, probes: Array | None = None) -> Diagnostics:
         >>> diagnose(chains).converged  # ten draws are too few
         False
     """
-    if not isinstance(posterior, Chains):
-        raise UsageError(f"diagnose needs the chains of nuts, hmc, sgld, ..., not {type(posterior).__name__}")
-    values = by_chain(probe_values(posterior, _probes(posterior, probes)), posterior.num_chains)
-    return diagnose_values(values, posterior.stats)
+    num_chains = getattr(posterior, "num_chains", 0)
+    if not num_chains:
+        raise UsageError(
+            f"diagnose needs the chains of nuts, hmc, sgld, ... or of pt.finite(f, chains=4), not "
+            f"{type(posterior).__name__}"
+        )
+    if probes is None:
+        probes = probe_inputs(_task_of(posterior, None, "diagnose(posterior, probes)").model)
+    logits = posterior.logits(jax.random.key(0), probes)
+    values = by_chain(logits[..., 1:] - logits[..., :1], num_chains)
+    return diagnose_values(values, getattr(posterior, "stats", {}))
 
 
 def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
@@ -167,7 +173,7 @@ def diagnostics_table(values: Any, stats: Mapping[str, Any]) -> pd.DataFrame:
 
     values = np.asarray(values, dtype=np.float64)
     flat = values.reshape(*values.shape[:2], -1)
-    lp = np.asarray(stats["lp"], dtype=np.float64)[..., None]
+    lp = np.asarray(stats.get("lp", np.full(flat.shape[:2], np.nan)), dtype=np.float64)[..., None]
     together = np.concatenate([flat, lp], axis=-1)
     dataset = xarray.Dataset({"value": (("chain", "draw", "quantity"), together)})
     az = arviz()
@@ -202,34 +208,42 @@ def effective_size(values: np.ndarray) -> float:
     return float(np.nanmin(sizes)) if np.isfinite(sizes).any() else 0.0
 
 
-def to_arviz(posterior: Finite, task: Task | None = None, probes: Array | None = None) -> Any:
+def to_arviz(
+    posterior: Any, task: Task | None = None, probes: Array | None = None, num_draws: int = 1000
+) -> Any:
     """A posterior as ArviZ's `InferenceData` (0.23) or `DataTree` (1.x).
 
-    Groups: `posterior` (parameters, and `probe`, the logit differences at probe inputs),
-    `sample_stats`, `log_likelihood`, `observed_data`, `constant_data`.
+    Groups: `posterior` (parameters where there are some, and `probe`, the logit differences at probe inputs),
+    `sample_stats`, `log_likelihood`, `posterior_predictive` (labels drawn at the data's inputs),
+    `observed_data`, `constant_data`.
 
     Args:
-        posterior: chains, or another finite posterior, which is taken as one chain.
+        posterior: chains, or any other posterior, which is taken as one chain.
         task: the data; that of the chains if None.
         probes: inputs [N, d]; 128 fixed ones of the task's model if None.
+        num_draws: of a posterior that is not finite.
     """
-    task = task or getattr(posterior, "task", None)
-    if task is None:
-        raise UsageError("to_arviz needs the task, as in to_arviz(problem.task)")
-    if not np.allclose(posterior.log_weights, posterior.log_weights[0]):
-        raise UsageError("ArviZ knows no weights, and these draws have unequal ones")
-    num_chains = posterior.num_chains if isinstance(posterior, Chains) else 1
-    stats = posterior.stats if isinstance(posterior, Chains) else {}
-    x_probe = probe_inputs(task.model) if probes is None else probes
+    task = _task_of(posterior, task, "to_arviz(problem.task)")
+    key_draws, key_labels = jax.random.split(jax.random.key(0))
+    x_probe = probe_inputs(task.model) if probes is None else jnp.asarray(probes)
     rows = slice(0, int(task.num_train))
-    log_probs = jax.nn.log_softmax(posterior.logits(jax.random.key(0), task.x[rows]))
-    log_likelihood = jnp.take_along_axis(log_probs, task.y[None, rows, None], axis=-1)[..., 0]
-    parameters = posterior.draws if isinstance(posterior.draws, dict) else {"draw": posterior.draws}
-    variables = {**_leaves(parameters), "probe": probe_values(posterior, x_probe)}
+    # At once, so that the functions at the data are those at the probes.
+    logits = posterior.logits(key_draws, jnp.concatenate([x_probe, task.x[rows]]), num_draws)
+    log_weights = log_weights_of(posterior, len(logits))
+    if not np.allclose(log_weights, log_weights[0]):
+        raise UsageError("ArviZ knows no weights, and these draws have unequal ones")
+    at_probes, at_data = jnp.split(logits, [len(x_probe)], axis=1)
+    log_likelihood = jnp.take_along_axis(jax.nn.log_softmax(at_data), task.y[None, rows, None], axis=-1)
+    num_chains, draws = getattr(posterior, "num_chains", 0) or 1, getattr(posterior, "draws", {})
+    parameters = _leaves(draws if isinstance(draws, dict) else {"draw": draws})
+    variables = {**parameters, "probe": at_probes[..., 1:] - at_probes[..., :1]}
     groups = {
         "posterior": {name: by_chain(leaf, num_chains) for name, leaf in variables.items()},
-        "sample_stats": {name: np.array(leaf) for name, leaf in stats.items()},
-        "log_likelihood": {"y": by_chain(log_likelihood, num_chains)},
+        "sample_stats": {name: np.array(leaf) for name, leaf in getattr(posterior, "stats", {}).items()},
+        "log_likelihood": {"y": by_chain(log_likelihood[..., 0], num_chains)},
+        "posterior_predictive": {
+            "y": by_chain(jax.random.categorical(key_labels, at_data).astype(jnp.int32), num_chains)
+        },
         "observed_data": {"y": np.asarray(task.y[rows])},
         "constant_data": {"x": np.asarray(task.x[rows]), "x_probe": np.asarray(x_probe)},
     }
@@ -252,9 +266,9 @@ def by_chain(values: Any, num_chains: int) -> np.ndarray:
     return array.reshape(num_chains, -1, *array.shape[1:])
 
 
-def _probes(posterior: Chains, probes: Array | None) -> Array:
-    if probes is not None:
-        return probes
-    if posterior.task is None:
-        raise UsageError("these chains do not know their task: pass probes")
-    return probe_inputs(posterior.task.model)
+def _task_of(posterior: Any, task: Task | None, call: str) -> Task:
+    """The task, that which the posterior knows, or a UsageError that says how to give one."""
+    task = task or getattr(posterior, "task", None)
+    if task is None:
+        raise UsageError(f"the posterior does not know its task: say it, as in {call}")
+    return task

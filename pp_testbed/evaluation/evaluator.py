@@ -19,7 +19,7 @@ from jax.scipy.special import logsumexp
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import joint
-from pp_testbed.inference.base import Finite, Posterior, Sampled, as_posterior, log_weights_of
+from pp_testbed.inference.base import Finite, Posterior, Sampled, as_posterior, divisor, log_weights_of
 from pp_testbed.models.base import Array, Environment, check_key
 
 NUM_BINS = 10  # of confidence, for the expected calibration error
@@ -403,13 +403,16 @@ def _plain_terms(
     is_finite = getattr(posterior, "is_finite", False)
     inputs_at_once = HOST_CHUNK // (num_classes * (100 if is_finite else config.num_draws))
     step = max(1, inputs_at_once // config.width) * config.width
-    num_groups = 1 if is_finite else config.num_groups
+    num_chains = getattr(posterior, "num_chains", 0)
     pieces: list[Terms] = []
     for start in range(0, len(x), step):
         inputs = x[start : start + step]
         logits = posterior.logits(key_draws, inputs, config.num_draws)
         num_draws = logits.shape[0]
         _check_plain(logits, is_finite, num_classes, config)
+        num_groups = 1 if is_finite else config.num_groups
+        if num_chains:
+            num_groups = divisor("chains", num_draws)
         log_weights = log_weights_of(posterior, num_draws)
         if log_weights.shape != (num_draws,):
             raise UsageError(f"there are {len(log_weights)} weights for {num_draws} draws")

@@ -9,10 +9,11 @@ reference is compared by is in `evaluation.compare`.
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -36,7 +37,7 @@ from pp_testbed.experiments.problems import suite as named_suite
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.provenance import versions
 from pp_testbed.experiments.store import create_directory, file_words, write_whole
-from pp_testbed.inference.base import Finite
+from pp_testbed.inference.base import Finite, divisor
 from pp_testbed.inference.mcmc import NUTS, Chains
 from pp_testbed.models.base import read_logits
 
@@ -112,17 +113,22 @@ class Reference:
         return NUTS(**_plain(json.loads(self.settings)["method"], NUTS))
 
     @property
-    def posterior(self) -> Finite:
-        """The kept draws as a posterior, to look at anywhere.
+    def posterior(self) -> Chains:
+        """The kept draws as chains, to look at anywhere.
 
         They are fewer than those that were scored (100 where shipped), so that their scores are higher;
         `kl_joint_bias` of `evaluate` says by how much.
         """
-        num = len(next(iter(self.draws.values())))
-        num_groups = min(10, num)
-        draws = {name: jnp.asarray(leaf[: num - num % num_groups]) for name, leaf in self.draws.items()}
-        posterior = Finite.equal(Partial(read_logits, self.problem.model), draws)
-        return replace(posterior, num_groups=num_groups)
+        draws = {name: jnp.asarray(leaf) for name, leaf in self.draws.items()}
+        num = len(next(iter(draws.values())))
+        return Chains(
+            function=Partial(read_logits, self.problem.model),
+            draws=draws,
+            log_weights=jnp.full(num, -jnp.log(num)),
+            num_groups=divisor("the reference", num),
+            stats={name: jnp.asarray(leaf[:, :: self.thinning]) for name, leaf in self.stats.items()},
+            task=self.problem.task,
+        )
 
 
 def _plain(described: dict[str, Any], kind: type) -> dict[str, Any]:
@@ -508,7 +514,7 @@ def _assemble(problem: Problem, method: NUTS, settings: str, chains: list[Any]) 
     scores = scores_of(summarise(terms, config), num_draws, environment, config)
     probes = probe_values(posterior, probe_inputs(problem.model))
     values = np.asarray(probes).reshape(method.num_chains, method.num_draws, *probes.shape[1:])
-    thinning = max(1, num_draws // KEPT_DRAWS)
+    thinning = math.gcd(method.num_draws, max(1, num_draws // KEPT_DRAWS))  # so that chains stay apart
     return Reference(
         problem=problem,
         settings=settings,

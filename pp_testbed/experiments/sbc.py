@@ -204,12 +204,13 @@ def _ranks_alone(method: Any, problem: Problem) -> Array:
     task, environment = problem.task, problem.environment
     posterior = method.fit(problem.keys.fit, task)
     complete = is_complete(posterior)
-    if isinstance(posterior, Finite):
-        posterior = thinned(posterior.without_history())
     x = jnp.concatenate([x_probe, task.x])
     logits = posterior.logits(key_draws, x, NUM_RANKS)
+    log_weights = log_weights_of(posterior, len(logits))
+    if not complete and len(logits) > NUM_RANKS:
+        logits, log_weights = logits[_evenly(len(logits))], jnp.full(NUM_RANKS, -jnp.log(NUM_RANKS))
     drawn, true = (_quantities(values, task) for values in (logits, environment.logits(x)))
-    return normalised_rank(drawn, true, log_weights_of(posterior, len(logits)), key_ties, complete)
+    return normalised_rank(drawn, true, log_weights, key_ties, complete)
 
 
 def thinned(mixture: Finite) -> Finite:
@@ -217,15 +218,19 @@ def thinned(mixture: Finite) -> Finite:
     num = mixture.log_weights.shape[0]
     if is_complete(mixture) or num <= NUM_RANKS:
         return mixture
-    rows = np.linspace(0, num - 1, NUM_RANKS).astype(int)
+    rows = _evenly(num)
     return Finite.equal(mixture.function, jax.tree.map(lambda leaf: leaf[rows], mixture.draws))
+
+
+def _evenly(num: int) -> np.ndarray:
+    return np.linspace(0, num - 1, NUM_RANKS).astype(int)
 
 
 def is_complete(posterior: Any) -> bool:
     """Whether a posterior is all of its functions, and not a sample: an ensemble, not a chain."""
     if isinstance(posterior, Finite):
         return posterior.num_groups == 1
-    return bool(getattr(posterior, "is_finite", False))
+    return bool(getattr(posterior, "is_finite", False)) and not getattr(posterior, "num_chains", 0)
 
 
 def _quantities(logits: Array, task: Task) -> Array:

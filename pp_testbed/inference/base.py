@@ -241,14 +241,23 @@ class Plain:
             `is_finite`, `x -> [M, N, K]`, those of every function.
         is_finite: whether there are finitely many functions.
         log_weights: [M] for a finite one; equal if None.
+        num_chains: of how many chains the functions of a finite one are draws, chain after chain; 0 where
+            they are all there is.
     """
 
     function: Callable[..., Any]
     is_finite: bool = False
     log_weights: Any = None
+    num_chains: int = 0
 
     def draw(self, key: Array, num_draws: int) -> Finite:
         raise TypeError("a posterior written in plain Python has values, not draws; use .logits")
+
+    def to_arviz(self, task: Task, probes: Array | None = None, num_draws: int = 1000) -> Any:
+        """The posterior as an object of ArviZ: see `evaluation.diagnostics.to_arviz`."""
+        from pp_testbed.evaluation.diagnostics import to_arviz  # the one module that talks to ArviZ
+
+        return to_arviz(self, task, probes, num_draws)
 
     def logits(self, key: Array, x: Array, num_draws: int = 1000) -> Array:
         check_inputs(x)
@@ -264,6 +273,10 @@ class Plain:
             expected = "[draws, N, K]" if self.is_finite else "[N, K]"
             shape = values.shape if self.is_finite else values.shape[1:]
             raise UsageError(f"logits have shape {shape}; expected {expected} with N = {len(inputs)}")
+        if self.num_chains and len(values) % self.num_chains:
+            raise UsageError(
+                f"there are {len(values)} draws; expected a multiple of {self.num_chains} chains"
+            )
         _check_logits(values)
         return jnp.asarray(values, dtype=jnp.float32)
 
@@ -275,12 +288,14 @@ def _check_logits(values: np.ndarray) -> None:
         raise UsageError("these look like probabilities, as they sum to 1: return logits, such as np.log(p)")
 
 
-def finite(function: Callable[[Any], Any], weights: Any = None) -> Plain:
+def finite(function: Callable[[Any], Any], weights: Any = None, *, chains: int = 0) -> Plain:
     """A finite posterior from a plain callable, `x [N, d] -> logits [draws, N, K]`.
 
     Args:
         function: any Python; called with a NumPy array.
         weights: of the draws, non-negative; equal if None.
+        chains: of how many Markov chains these are draws, chain after chain, so that they are a sample of
+            another posterior and `diagnose` looks at them; 0 where they are all there is.
 
     Examples:
         >>> posterior = finite(lambda x: np.zeros((5, len(x), 2)))
@@ -288,7 +303,9 @@ def finite(function: Callable[[Any], Any], weights: Any = None) -> Plain:
         (5, 3, 2)
     """
     if weights is None:
-        return Plain(function, True)
+        return Plain(function, True, None, chains)
+    if chains:
+        raise UsageError("the draws of chains have equal weights")
     weights = np.asarray(weights, dtype=np.float64)
     if weights.ndim != 1 or not (weights >= 0).all() or weights.sum() <= 0:
         raise UsageError("weights must be non-negative, one per draw, and not all zero")
@@ -433,6 +450,14 @@ def check_choice(made: Any, option: str, known: Any) -> None:
     """Raise a UsageError unless an option of a method is one of those known."""
     if getattr(made, option) not in known:
         raise unknown(option, getattr(made, option), known)
+
+
+def divisor(name: str, num_draws: int) -> int:
+    """Into how many groups the jackknife can divide draws: the largest divisor up to 10, or a UsageError."""
+    for groups in range(10, 1, -1):
+        if num_draws % groups == 0:
+            return groups
+    raise UsageError(f"{name}: {num_draws} draws in all; expected a multiple of 2, 3, 5 or 7, best of 10")
 
 
 def method_name(made: Any) -> str:

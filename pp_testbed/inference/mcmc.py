@@ -20,7 +20,7 @@ from numpyro import handlers
 from numpyro.infer.util import constrain_fn, potential_energy, unconstrain_fn
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, check_positive
+from pp_testbed.inference.base import Finite, check_positive, divisor
 from pp_testbed.models.base import (
     Array,
     Params,
@@ -101,7 +101,7 @@ class Chains(Finite):
         """Chains from flat positions [chains, draws, P]."""
         num = positions.shape[0] * positions.shape[1]
         draws = jax.lax.map(target.latents, positions.reshape(num, -1), batch_size=100)
-        num_groups = check_groups("chains", num)
+        num_groups = divisor("chains", num)
         log_weights = jnp.full(num, -jnp.log(num))
         return cls(function, draws, log_weights, None, num_groups, stats, tuned, target.task)
 
@@ -112,14 +112,6 @@ class Chains(Finite):
 
     def without_history(self) -> Finite:
         return Finite(self.function, self.draws, self.log_weights, None, self.num_groups)
-
-
-def check_groups(name: str, num_draws: int) -> int:
-    """Into how many groups the jackknife can divide draws: the largest divisor up to 10, or a UsageError."""
-    for groups in range(10, 1, -1):
-        if num_draws % groups == 0:
-            return groups
-    raise UsageError(f"{name}: {num_draws} draws in all; expected a multiple of 2, 3, 5 or 7, best of 10")
 
 
 @pytree_dataclass
@@ -148,7 +140,7 @@ class Sampler:
         check_positive(self, "num_chains", "num_draws", "thinning")
         if self.warmup < 0:
             raise UsageError(f"{self.name}.warmup={self.warmup}: expected 0 or more")
-        check_groups(self.name, self.num_chains * self.num_draws)
+        divisor(self.name, self.num_chains * self.num_draws)
 
     @property
     def networks(self) -> int:

@@ -10,9 +10,9 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sweep, check_positive
+from pp_testbed.inference.base import Finite, Sweep, check_positive, divisor
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
-from pp_testbed.inference.mcmc import MCLMC, Target, check_groups
+from pp_testbed.inference.mcmc import MCLMC, Target
 from pp_testbed.models.base import Array, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 
@@ -47,7 +47,7 @@ class MILE(Trained):
         if self.warmup == 0 and self.thinning > 0:
             raise UsageError(f"{self.name}.warmup=0: chains that are not tuned need thinning=0")
         if self.thinning > 0:
-            check_groups(self.name, self.size * self.num_draws)
+            divisor(self.name, self.size * self.num_draws)
 
     @property
     def networks(self) -> int:
@@ -67,7 +67,7 @@ class MILE(Trained):
         draws, losses = map_members(chain, key, self.size)  # leaves [size, draws, ...]
         together = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), draws)
         # An ensemble is all there is, chains are a sample.
-        num_groups = check_groups(self.name, self.size * self.num_draws) if self.thinning else 1
+        num_groups = divisor(self.name, self.size * self.num_draws) if self.thinning else 1
         return Finite.equal(Partial(AgentMLP.network, agent), together, losses, num_groups)
 
     def chain(self, key: Array, target: Target, position: Array) -> Array:

@@ -18,8 +18,8 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sweep, check_choice, check_positive, check_within
-from pp_testbed.inference.mcmc import Chains, Target, check_groups
+from pp_testbed.inference.base import Finite, Sweep, check_choice, check_positive, check_within, divisor
+from pp_testbed.inference.mcmc import Chains, Target
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
 from pp_testbed.models.mlp import AgentMLP
@@ -90,7 +90,7 @@ class StochasticGradientSampler:
                 f"{self.name} keeps no draws: {self.num_steps} steps, burn-in {self.burn_in}, thinning "
                 f"{self.thinning}"
             )
-        check_groups(self.name, self.num_chains * len(self.kept()))
+        divisor(self.name, self.num_chains * len(self.kept()))
 
     def _check_cycles(self) -> None:
         if not isinstance(self, SGLD):

@@ -179,14 +179,15 @@ def _run_missing(
     def cost(batch: list[Run]) -> float:
         return len(batch) * float(getattr(batch[0].method, "networks", 1))
 
-    def done(batch: list[Run]) -> None:
-        bar.advance(cost(batch), len(batch), method_name(batch[0].method))
+    def done(batch: list[Run], seconds: float) -> None:
+        bar.advance(method_name(batch[0].method), cost(batch), len(batch), seconds)
 
     def died(batch: list[Run], why: str) -> None:
         for run in batch:
             tables.write(run.file_name, [run.row(0, "error", why)])
 
-    with bar.over(sum(cost(job.subject) for job in queue), len(missing), "runs"):
+    costs = [(method_name(job.subject[0].method), cost(job.subject)) for job in queue]
+    with bar.over(costs, len(missing), "runs"):
         workers.run(queue, partial(_handler, items, config, tables), jobs, done, died)
 
 

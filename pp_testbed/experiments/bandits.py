@@ -303,20 +303,20 @@ def _run_missing(
         mine, size = [run for run in missing if run.agent is one], problems_at_once(one)
         batches += [Batch(index, mine[i : i + size], steps) for i in range(0, len(mine), size)]
 
-    def advanced(batch: Batch, fraction: float) -> None:
+    def advanced(batch: Batch, fraction: float, seconds: float) -> None:
         finished = batch.seconds * (fraction - batch.fraction)
         batch.fraction = fraction
-        bar.advance(finished, 0, method_name(agents[batch.index]))
+        bar.advance(batch.name, finished, 0, seconds)
 
-    def done(batch: Batch) -> None:
-        bar.advance(batch.seconds * (1.0 - batch.fraction), len(batch.runs), method_name(agents[batch.index]))
+    def done(batch: Batch, seconds: float) -> None:
+        bar.advance(batch.name, batch.seconds * (1.0 - batch.fraction), len(batch.runs), seconds)
 
     def died(batch: Batch, why: str) -> None:
         for run in batch.runs:
             _write_failure(run, tables, steps, why)
 
     queue = [workers.Job(batch.index, batch.message, batch) for batch in batches]
-    with bar.over(sum(batch.seconds for batch in batches), len(missing), "runs"):
+    with bar.over([(batch.name, batch.seconds) for batch in batches], len(missing), "runs"):
         workers.run(queue, partial(_handler, items, tables, steps), jobs, done, died, advanced)
 
 
@@ -333,6 +333,11 @@ class Batch:
     runs: list[Run]
     steps: int
     fraction: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """What a table calls its agent."""
+        return method_name(self.runs[0].agent)
 
     @property
     def message(self) -> Any:

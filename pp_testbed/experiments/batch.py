@@ -79,6 +79,11 @@ class Batch:
     is_first: bool
 
     @property
+    def name(self) -> str:
+        """What a table calls its method."""
+        return method_name(self.cells[0].method)
+
+    @property
     def seconds(self) -> float:
         """A rough guess of the cost, for a progress bar, which corrects it as it goes."""
         method, rows = self.cells[0].method, min(self.cells[0].problem.num_train, 100)
@@ -202,6 +207,7 @@ def _run_together(batch: Batch, config: Evaluation, programs: Programs) -> list[
     keys = stack([cell.problem.keys for cell in filled])
     methods = stack([cell.method for cell in filled])
     posteriors, fit_seconds = programs.timed(_fit, methods, keys.fit, tasks)
+    losses = getattr(posteriors, "losses", None)
     posteriors = posteriors.without_history()  # on whose length the evaluator's program would depend
     made = []
     for i, cell in enumerate(batch.cells):
@@ -211,7 +217,8 @@ def _run_together(batch: Batch, config: Evaluation, programs: Programs) -> list[
         try:
             terms, seconds = programs.timed(score, posterior, environment, key, config=config)
             scores = scores_of(terms, num_draws_of(posterior, config), environment, config)
-            made.append(_row(cell, scores, fit_seconds / batch.size, seconds))
+            why = words_on_nan(None if losses is None else losses[i])
+            made.append(_row(cell, scores, fit_seconds / batch.size, seconds, why))
         except Exception as error:
             made.append(cell.row("error", one_line(error)))
     return made
@@ -229,16 +236,28 @@ def _run_alone(cell: Cell, config: Evaluation) -> dict[str, Any]:
             "posterior, or a function: see pt.finite and pt.sampled"
         )
     scores = evaluate(posterior, cell.problem.environment, key=keys.evaluate, config=config)
-    return _row(cell, scores, fitted - start, time.perf_counter() - fitted)
+    why = words_on_nan(getattr(posterior, "losses", None))
+    return _row(cell, scores, fitted - start, time.perf_counter() - fitted, why)
 
 
-def _row(cell: Cell, scores: Scores, fit_seconds: float, evaluate_seconds: float) -> dict[str, Any]:
+def words_on_nan(losses: Any) -> str:
+    """Why a posterior's logits may be NaN, from the losses of its training [..., steps], if there was one."""
+    if losses is not None:
+        undefined = np.isnan(losses).reshape(-1, losses.shape[-1]).any(axis=0)
+        if undefined.any():
+            return f"training gave NaN at step {undefined.argmax() + 1}: lower learning_rate"
+    return "the posterior's logits contain NaN"
+
+
+def _row(
+    cell: Cell, scores: Scores, fit_seconds: float, evaluate_seconds: float, why_nan: str
+) -> dict[str, Any]:
     columns: dict[str, Any] = scores.asdict()
     means = [name for name in columns if name + "_stderr" in columns]
     undefined = [name for name in means if np.isnan(columns[name])]
     status, error = OK, ""
     if undefined:
-        status, error = "nan", f"{', '.join(undefined)} undefined: the posterior's logits contain NaN"
+        status, error = "nan", f"{', '.join(undefined)} undefined: {why_nan}"
     return cell.row(status, error, **columns, fit_seconds=fit_seconds, evaluate_seconds=evaluate_seconds)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -32,9 +33,19 @@ class Progress:
         self.console.print(text, markup=False)
 
     @contextmanager
-    def over(self, seconds: float, number: int, noun: str = "cells") -> Iterator[None]:
-        """Show progress while so many things are done whose guessed costs add up to `seconds`."""
-        self.guess, self.done, self.number, self.number_done = seconds, 0.0, number, 0
+    def over(self, costs: Iterable[tuple[str, float]], number: int, noun: str = "cells") -> Iterator[None]:
+        """Show progress while so many things are done.
+
+        Args:
+            costs: what is to be done, and a guess of its seconds; equal names are one kind, whose guesses are
+                wrong by one factor.
+        """
+        self.costs: Counter[str] = Counter()
+        for what, cost in costs:
+            self.costs[what] += cost  # type: ignore[assignment]
+        self.done: Counter[str] = Counter()
+        self.spent: Counter[str] = Counter()
+        self.number, self.number_done = number, 0
         self.start = self.said = time.monotonic()
         self.noun = noun
         if number == 0:
@@ -46,18 +57,29 @@ class Progress:
             )
             yield
 
-    def advance(self, seconds: float, number: int, what: str) -> None:
-        """So many more are done, whose cost was guessed to be `seconds`."""
-        self.done += seconds
+    def advance(self, what: str, cost: float, number: int, seconds: float) -> None:
+        """So many more of a kind are done, whose cost was guessed, in so many seconds of one process."""
+        self.done[what] += cost  # type: ignore[assignment]
+        self.spent[what] += seconds  # type: ignore[assignment]
         self.number_done += number
         now = time.monotonic()
-        left = (now - self.start) * (self.guess / self.done - 1.0)
         last = self.number_done == self.number
-        text = _clock(now - self.start) if last else f"{_clock(left)} left"
+        text = _clock(now - self.start) if last else f"{_clock(self._left(now - self.start))} left"
         self.bar.update(self.task, completed=self.number_done, what=what, left=text)
         if not self.console.is_terminal and (last or now - self.said > SECONDS_BETWEEN_LINES):
             self.said = now
             self.line(f"{self.number_done} of {self.number} {self.noun}, {text}")
+
+    def _left(self, elapsed: float) -> float:
+        """Seconds left: of a kind that was seen at its own speed, of another at that of all."""
+        spent, done = sum(self.spent.values()), sum(self.done.values())
+        processes = spent / max(elapsed, 1e-9)  # that work at the same time
+        rates = {what: self.spent[what] / cost for what, cost in self.done.items() if cost > 0}
+        work = sum(
+            max(0.0, cost - self.done[what]) * rates.get(what, spent / max(done, 1e-9))
+            for what, cost in self.costs.items()
+        )
+        return work / max(processes, 1e-9)
 
 
 def _clock(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shlex
@@ -22,9 +23,32 @@ def versions() -> dict[str, str]:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """The cores that this process may use: those that it sees, or fewer where a container limits its time."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    seen = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, min(seen, math.ceil(min(_quotas(), default=seen))))
+
+
+def _quotas(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> list[float]:
+    """The cores that Linux's control groups allow this process, if they limit it: both versions of them."""
+    try:
+        groups = [line.split(":", 2)[2].lstrip("/") for line in membership.read_text().splitlines()]
+    except (OSError, IndexError):
+        return []
+    places = {root, root / "cpu"}
+    for group in groups:
+        for top in (root, root / "cpu"):
+            places |= {top / part for part in (Path(group), *Path(group).parents)}
+    found = []
+    for place in places:
+        for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+            try:
+                quota, period = " ".join((place / name).read_text() for name in names).split()
+                if quota not in ("max", "-1"):
+                    found.append(int(quota) / int(period))
+            except (OSError, ValueError):
+                continue
+    return found
 
 
 def provenance() -> str:

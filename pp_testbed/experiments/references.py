@@ -427,15 +427,14 @@ def build_references(
     queue = list(_jobs(missing, method))
     failures: list[str] = []
 
-    def done(piece: tuple[Problem, int]) -> None:
-        bar.advance(_guess(piece[0], method), 1, piece[0].name)
+    def done(piece: tuple[Problem, int], seconds: float) -> None:
+        bar.advance(piece[0].name, _guess(piece[0], method), 1, seconds)
 
     def died(piece: tuple[Problem, int], why: str) -> None:
         failures.append(f"{piece[0].name}: {why}")
 
-    with bar.over(
-        sum(_guess(problem, method) for problem in missing) * method.num_chains, len(queue), "chains"
-    ):
+    costs = [(problem.name, method.num_chains * _guess(problem, method)) for problem in missing]
+    with bar.over(costs, len(queue), "chains"):
         workers.run(queue, partial(_builder, method, directory), jobs, done, died)
     if failures:
         raise UsageError("; ".join(failures))

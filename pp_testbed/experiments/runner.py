@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.provenance import provenance
 from pp_testbed.experiments.specs import resolve
 from pp_testbed.experiments.store import OK, Store, cell_ids
-from pp_testbed.inference.base import method_name
 
 
 def run(
@@ -56,6 +56,8 @@ def run(
         >>> len(run("smoke", ["uniform", "prior"], out="results/", progress=False))
         4
     """
+    if isinstance(methods, str):
+        raise UsageError(f"methods is a string; expected a list, as [{methods!r}]")
     config = config or Evaluation()
     name, problems = _problems(suite)
     made = [resolve(item) for item in methods]
@@ -73,10 +75,10 @@ def run(
         bar.line(f"{len(cells) - len(missing)} of {len(cells)} cells are in {store.directory} already")
     batches = list(make_batches(missing))
 
-    def done(batch: Batch) -> None:
-        bar.advance(batch.seconds, len(batch.cells), method_name(batch.cells[0].method))
+    def done(batch: Batch, seconds: float) -> None:
+        bar.advance(batch.name, batch.seconds, len(batch.cells), seconds)
 
-    with bar.over(sum(batch.seconds for batch in batches), len(missing)):
+    with bar.over([(batch.name, batch.seconds) for batch in batches], len(missing)):
         index = {id(method): i for i, method in enumerate(made)}
         made_by = provenance()
         setup = partial(_handler, list(methods), store.directory, config, made_by)
@@ -84,7 +86,19 @@ def run(
         workers.run(queue, setup, jobs, done, partial(_write_death, store, made_by))
     frame = store.read()
     wanted = {cell.id for cell in cells}
-    return frame[[one in wanted for one in cell_ids(frame)]].assign(suite=name).reset_index(drop=True)
+    frame = frame[[one in wanted for one in cell_ids(frame)]].assign(suite=name).reset_index(drop=True)
+    if not progress and (words := words_on_failures(frame)):
+        warnings.warn(words, stacklevel=2)
+    return frame
+
+
+def words_on_failures(frame: pd.DataFrame) -> str:
+    """How many cells of results failed, and why the first did; nothing if none did."""
+    failed = frame[frame.status != OK]
+    if failed.empty:
+        return ""
+    one = failed.iloc[0]
+    return f"{len(failed)} of {len(frame)} cells failed, such as {one.method} on {one.problem}: {one.error}"
 
 
 def _job(batch: Batch, index: dict[int, int]) -> workers.Job:

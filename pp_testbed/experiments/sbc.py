@@ -140,10 +140,10 @@ def sbc(
     batches = [missing[i : i + size] for i in range(0, len(missing), size)]
     failures: list[str] = []
 
-    def done(batch: Sequence[Problem]) -> None:
-        bar.advance(len(batch), len(batch), method_name(made))
+    def done(batch: Sequence[Problem], seconds: float) -> None:
+        bar.advance(method_name(made), len(batch), len(batch), seconds)
 
-    with bar.over(len(missing), len(missing), "problems"):
+    with bar.over([(method_name(made), len(missing))], len(missing), "problems"):
         queue = [workers.Job(0, batch, batch) for batch in batches]
         died = lambda batch, why: failures.append(f"{batch[0].name}: {why}")  # noqa: E731
         workers.run(queue, partial(_handler, method, directory, size), jobs, done, died)

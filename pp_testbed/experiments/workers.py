@@ -12,6 +12,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
@@ -29,8 +31,11 @@ class Worker:
     def __init__(self, setup: bytes) -> None:
         self.programs: set[Any] = set()
         self.connection, theirs = Pipe()
+        lifeline, self.lifeline = Pipe(duplex=False)  # closed by nothing but the end of this process
         self.job: Any = None
-        command = [sys.executable, "-P", "-m", "pp_testbed.experiments.workers", str(theirs.fileno())]
+        self.said = time.monotonic()  # when it was last heard of
+        descriptors = [theirs.fileno(), lifeline.fileno()]
+        command = [sys.executable, "-P", "-m", "pp_testbed.experiments.workers", *map(str, descriptors)]
         environment = {
             **os.environ,
             "NPROC": "1",  # the size of XLA's thread pool
@@ -41,18 +46,20 @@ class Worker:
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         self.process = subprocess.Popen(
             command,
-            pass_fds=[theirs.fileno()],
+            pass_fds=descriptors,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=2,  # what a method prints is not part of a table
             start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
         )
         theirs.close()
-        self.connection.send_bytes(setup)
+        lifeline.close()
+        with suppress(OSError):  # as in `start`
+            self.connection.send_bytes(setup)
 
     def start(self, job: Job) -> None:
         """Send a job."""
-        self.job = job
+        self.job, self.said = job, time.monotonic()
         with suppress(OSError):  # if it has died, reading from it says so
             self.connection.send_bytes(cloudpickle.dumps(job.message))
 
@@ -63,9 +70,15 @@ class Worker:
             return "the worker process was killed (signal 9), most likely for lack of memory"
         return f"the worker process died ({'signal' if code < 0 else 'exit code'} {abs(code)})"
 
+    def lap(self) -> float:
+        """Seconds since it was last heard of."""
+        before, self.said = self.said, time.monotonic()
+        return self.said - before
+
     def stop(self) -> None:
         """End the process."""
         self.connection.close()
+        self.lifeline.close()
         self.process.kill()
         self.process.wait()
 
@@ -88,25 +101,29 @@ def run(
     queue: Iterable[Job],
     setup: Callable[[], Callable[[Any], Iterable[float] | None]],
     jobs: int,
-    done: Callable[[Any], None],
+    done: Callable[[Any, float], None],
     died: Callable[[Any, str], None],
-    advanced: Callable[[Any, float], None] = lambda subject, progress: None,
+    advanced: Callable[[Any, float, float], None] = lambda subject, progress, seconds: None,
 ) -> None:
     """Run jobs in `jobs` processes; with 0 in this one, where a debugger sees them.
+
+    A job whose process dies is tried once more in a fresh one, as somebody else may have killed it.
 
     Args:
         setup: called in each worker; what it returns is called with each message. It may be a generator of
             numbers, its progress.
-        done: told of the subject of each job that has ended, well or not.
-        died: told of the subject of a job whose process died, and why, before `done` is.
-        advanced: told of the subject of a job that has made progress, and how much.
+        done: told of the subject of each job that has ended, well or not, and of its seconds.
+        died: told of the subject of a job whose process died twice, and why, before `done` is.
+        advanced: told of the subject of a job that has made progress, how much, and in how many seconds.
     """
     if jobs == 0:
-        handle = setup()
+        handle, said = setup(), time.monotonic()
         for job in queue:
             for progress in handle(job.message) or ():
-                advanced(job.subject, progress)
-            done(job.subject)
+                before, said = said, time.monotonic()
+                advanced(job.subject, progress, said - before)
+            before, said = said, time.monotonic()
+            done(job.subject, said - before)
         return
     try:
         message = cloudpickle.dumps(setup)
@@ -115,10 +132,14 @@ def run(
     queue = list(queue)
     jobs = min(jobs, len(queue))
     workers: list[Worker] = []
+    again: list[Job] = []  # those whose process died
+    tried: set[int] = set()
     try:
-        while queue or any(worker.job for worker in workers):
-            while queue and len(workers) < jobs:
+        while queue or again or any(worker.job for worker in workers):
+            while (queue or again) and len(workers) < jobs:
                 workers.append(Worker(message))
+                if again:
+                    workers[-1].start(again.pop())
             for worker in workers:
                 if worker.job is None and queue:
                     worker.start(_choose(queue, worker, workers))
@@ -128,15 +149,20 @@ def run(
                 try:
                     complaint = worker.connection.recv()
                     if isinstance(complaint, float):
-                        advanced(worker.job.subject, complaint)
+                        advanced(worker.job.subject, complaint, worker.lap())
                         continue
                 except (EOFError, OSError):
-                    died(worker.job.subject, worker.death())
+                    why = worker.death()
                     workers.remove(worker)
+                    if id(worker.job) not in tried:
+                        tried.add(id(worker.job))
+                        again.append(worker.job)
+                        continue
+                    died(worker.job.subject, why)
                 else:
                     if complaint:
                         raise UsageError(complaint)
-                done(worker.job.subject)
+                done(worker.job.subject, worker.lap())
                 worker.job = None
     finally:
         for worker in workers:
@@ -154,29 +180,36 @@ def _choose(queue: list[Job], worker: Worker, workers: list[Worker]) -> Job:
     return job
 
 
-def main(descriptor: int) -> None:
-    """The worker's loop, until the parent closes the pipe."""
+def main(descriptor: int, lifeline: int) -> None:
+    """The worker's loop, until the parent ends, or closes the pipe."""
+    threading.Thread(target=_end_with_parent, args=[lifeline], daemon=True).start()
     connection: Any = Connection(descriptor)
     use_compilation_cache()
-    handle = cloudpickle.loads(connection.recv_bytes())()
-    while True:
-        try:
-            message = cloudpickle.loads(connection.recv_bytes())
-        except EOFError:
-            return
-        try:
-            for progress in handle(message) or ():
-                connection.send(progress)
-        except Exception as problem:
-            from pp_testbed.experiments.batch import one_line
+    with suppress(EOFError, ConnectionError):  # there is nobody to talk to any more
+        handle = cloudpickle.loads(connection.recv_bytes())()
+        while True:
+            connection.send(_answer(handle, connection))
 
-            complaint = one_line(problem)
-        else:
-            complaint = ""
-        try:
-            connection.send(complaint)
-        except BrokenPipeError:  # the parent was killed
-            return
+
+def _answer(handle: Callable[[Any], Iterable[float] | None], connection: Any) -> str:
+    """Do one job, tell of its progress, and return what is wrong with all that follow, if anything is."""
+    message = cloudpickle.loads(connection.recv_bytes())
+    try:
+        for progress in handle(message) or ():
+            connection.send(progress)
+    except ConnectionError:
+        raise
+    except Exception as problem:
+        from pp_testbed.experiments.batch import one_line
+
+        return one_line(problem)
+    return ""
+
+
+def _end_with_parent(lifeline: int) -> None:
+    """End this process, whatever it computes, as soon as the parent has ended: its end of the pipe closes."""
+    os.read(lifeline, 1)
+    os._exit(1)
 
 
 def use_compilation_cache() -> None:
@@ -191,4 +224,4 @@ def use_compilation_cache() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

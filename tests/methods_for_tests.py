@@ -2,14 +2,20 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass
+from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.tree_util import Partial
+from numpyro.infer.util import log_density
 
 import pp_testbed as pt
+from pp_testbed.models.base import sample_latents
 
 
 class Knn:
@@ -45,6 +51,65 @@ class Killed:
         return pt.finite(lambda x: np.zeros((1, len(x), 2)))
 
 
+@dataclass(frozen=True)
+class KilledOnce:
+    """Its first process is killed, as by somebody else; `path` remembers that."""
+
+    path: str = ""
+
+    def fit(self, key, task):
+        if not os.path.exists(self.path):
+            open(self.path, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return pt.finite(lambda x: np.zeros((1, len(x), 2)))
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Says in a file which process it is in, and computes for a minute."""
+
+    path: str = ""
+
+    def fit(self, key, task):
+        with open(self.path + ".new", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename(self.path + ".new", self.path)
+        end = time.monotonic() + 60.0
+        while time.monotonic() < end:
+            pass
+        return pt.finite(lambda x: np.zeros((1, len(x), 2)))
+
+
+@pt.pytree_dataclass
+class Unweighted:
+    """A sampler that counts every row that it is given, as it has promised nothing else."""
+
+    name: str = "unweighted"
+    networks: ClassVar[int] = 1
+
+    def fit(self, key, task):
+        latents = sample_latents(task.model, task.x, task.y, jax.random.key(0))
+        log_joint = log_density(task.model, (task.x, task.y), {}, latents)[0]
+        squares = sum((value**2).sum() + value.size * jnp.log(2.0 * jnp.pi) for value in latents.values())
+        log_likelihood = log_joint + 0.5 * squares  # as the prior is N(0, I)
+        return pt.Finite.equal(Partial(same_everywhere), log_likelihood[None] / 10.0)
+
+
+def same_everywhere(level, x):
+    return jnp.tile(jnp.stack([level, 0.0 * level]), (len(x), 1))
+
+
+@pt.pytree_dataclass
+class Online:
+    """It cannot act: it does not weigh the rows of a history that is not full."""
+
+    name: str = "online"
+    networks: ClassVar[int] = 1
+
+    def fit(self, key, task):
+        raise AssertionError
+
+
 class OutOfMemory:
     def fit(self, key, task):
         return pt.finite(lambda x: jnp.ones((10**13,)))
@@ -71,4 +136,4 @@ class Configured:
 
 
 KNN, RAISES, NAN, KILLED, HUNGRY = Knn(), Raises(), Nan(), Killed(), OutOfMemory()
-WRONG, GUIDE, LEVEL = NotAPosterior(), pt.SVI(wrong_guide), Configured()
+WRONG, GUIDE, LEVEL, ONCE, BUSY = NotAPosterior(), pt.SVI(wrong_guide), Configured(), KilledOnce(), Busy()

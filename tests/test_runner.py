@@ -22,6 +22,7 @@ QUICK = pt.Evaluation(num_batches=10, num_draws=20)
 SMALL = pt.method("ensemble", size=2, num_steps=20)
 SECONDS = ["fit_seconds", "evaluate_seconds"]
 FILE = str(Path(user.__file__))
+KEY = jax.random.key(0)
 
 
 def run(methods, out, suite="smoke", **options):
@@ -115,6 +116,86 @@ def test_a_killed_worker_costs_its_own_cells(tmp_path):
         ("uniform", 30): "ok",
     }
     assert "signal 9" in frame[frame.status == "error"].error.item()
+
+
+def test_a_worker_killed_from_outside_is_tried_again(tmp_path):
+    frame = run([user.KilledOnce(str(tmp_path / "once"))], tmp_path / "out", jobs=1)
+    assert list(frame.status) == ["ok", "ok"]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are looked at in /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_workers_end_with_their_parent(tmp_path, number, code):
+    """While they compute, and within a second; `kill` is an interruption, not a traceback."""
+    file = tmp_path / "pid"
+    command = [sys.executable, "-m", "pp_testbed", "run", "--suite", "smoke", "--methods", f"{FILE}:BUSY"]
+    command += ["--set", f"{FILE}:BUSY.path={file}", "--out", str(tmp_path / "out"), "--baseline", "Busy"]
+    process = subprocess.Popen([*command, "--jobs", "1"], stderr=subprocess.PIPE, text=True)
+    while not file.exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    process.send_signal(number)
+    assert process.wait(10) == code
+    stat = Path("/proc") / file.read_text() / "stat"
+    end = time.monotonic() + 1.0
+    while is_computing(stat) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not is_computing(stat)
+    said = process.stderr.read()
+    assert "Traceback" not in said
+    assert ("run the same command again" in said) == (code == 143)
+
+
+def is_computing(stat):
+    """Whether a process is there; one that has ended may wait for its parent."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_method_sees_no_row_that_is_not_data(tmp_path):
+    """By the runner as by hand, unless it promises to weigh rows; and then it can learn online."""
+    problem = pt.problem("2d/T3-rho0.1-s0")
+    made = user.Unweighted()
+    row = run([made], tmp_path, [problem]).iloc[0]
+    scores = pt.evaluate(made.fit(KEY, problem.task), problem, key=problem.keys.evaluate, config=QUICK)
+    assert row.kl_joint == pytest.approx(scores.kl_joint, rel=1e-5)
+    with pytest.raises(pt.UsageError, match="weighs_rows = True"):
+        pt.bandit([user.Online()], steps=1, out=tmp_path / "bandit", progress=False)
+
+
+def test_what_is_wrong_is_said_without_a_bar(tmp_path):
+    with pytest.warns(
+        UserWarning, match="1 of 2 cells failed, such as Raises on 2d/T3-rho0.1-s0: RuntimeError"
+    ):
+        run([user.RAISES], tmp_path)
+    with pytest.warns(UserWarning, match="2 of 2 cells failed"):
+        frame = run([pt.method("mlp", learning_rate=1e30, num_steps=10)], tmp_path)
+    assert "training gave NaN at step" in frame.error[0]
+    assert "lower learning_rate" in frame.error[0]
+
+    class Old:
+        def fit(self, task):
+            return None
+
+    with pytest.raises(pt.UsageError, match=r"Old has fit\(task\); expected fit\(self, key, task\)"):
+        run([Old()], tmp_path)
+    with pytest.raises(pt.UsageError, match="methods is a string; expected a list"):
+        run("mlp", tmp_path)
+
+
+def test_cores_are_those_that_the_container_allows(tmp_path):
+    from pp_testbed.experiments.provenance import _quotas
+
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    membership = tmp_path / "membership"
+    membership.write_text("4:memory:/x\n0::/a/b\n")
+    assert _quotas(tmp_path, membership) == []
+    (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    assert _quotas(tmp_path, membership) == [1.5]
+    assert _quotas(tmp_path, tmp_path / "nothing") == []
 
 
 def test_failed_cells_run_again(tmp_path):

@@ -209,6 +209,8 @@ def _write_arrays(path: Path, arrays: dict[str, Any]) -> None:
 
 def _read_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, np.ndarray] | None:
     """Arrays of a file (all if no names), checked against their checksums; None where it is damaged."""
+    if path.exists() and not path.is_file():  # a pipe, say, which would be waited for
+        return None
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in names or file.files}
@@ -280,7 +282,7 @@ def damaged(path: Path) -> UsageError:
 
 def stored_files(store: str | os.PathLike[str] | None = None) -> list[Path]:
     """The files of a store's references."""
-    return sorted(Path(store or default_store()).glob("*.npz"))
+    return sorted(filter(Path.is_file, Path(store or default_store()).glob("*.npz")))
 
 
 def reference(

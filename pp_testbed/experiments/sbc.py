@@ -31,7 +31,7 @@ from pp_testbed.experiments.problems import Problem
 from pp_testbed.experiments.problems import problem as make_problem
 from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.specs import resolve
-from pp_testbed.experiments.store import create_directory, file_words, write_whole
+from pp_testbed.experiments.store import TEXT, create_directory, file_words, write_whole
 from pp_testbed.inference.base import Finite, log_weights_of, method_name
 from pp_testbed.models.base import Array, Task
 
@@ -346,11 +346,19 @@ def _write(path: Path, problem: Problem, made: Any, ranks: np.ndarray) -> None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
+    """The ranks of one problem and what they are of; None where the file is another thing."""
+    if not path.is_file() or path.stat().st_size > TEXT:
+        return None
     try:
         row = json.loads(path.read_bytes())
-        return row if set(row["ranks"]) == set(QUANTITIES) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        ranks = [row["ranks"][name] for name in QUANTITIES]
+        are_texts = all(isinstance(row[name], str) for name in ("problem", "method", "version"))
+        is_named = isinstance(row["method_config"], dict) and path.name.startswith(
+            file_words(make_problem(row["problem"]).name, row["method"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
+    return row if are_texts and is_named and all(isinstance(rank, float) for rank in ranks) else None
 
 
 def _ranks_in(path: Path) -> np.ndarray:

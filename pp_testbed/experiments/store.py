@@ -7,18 +7,23 @@ rename), and are named by what the cell is, so that two runs into one directory 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pp_testbed.errors import CannotWriteError, UsageError
+from pp_testbed.experiments.identity import config_hash
 
 _SCORES = [
     name + suffix
@@ -36,7 +41,12 @@ SCHEMA = pa.schema(
 )
 
 OK = "ok"
+STATUSES = (OK, "error", "nan")
 NEWER = {"provenance"}  # columns that complete files of earlier days do not have
+OF_GOOD_CELLS = {*_SCORES, "num_draws", "labels"}  # which failed ones may leave empty
+TEXT = 2**18  # characters of the longest text of a file that is ours
+DEPTH = 50  # of a configuration
+HOUR = 3600.0
 
 
 def cell_id(problem: str, config_hash: str, version: str) -> str:
@@ -61,14 +71,31 @@ def file_name(row: dict[str, Any]) -> str:
 
 
 def create_directory(directory: Path, what: str) -> None:
-    """Make a directory that can be written to, or raise a UsageError that says why not."""
+    """Make a directory that can be written to, or raise a UsageError that says why not.
+
+    What killed processes have left in it, temporary files older than an hour, is removed.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / f".probe-{uuid.uuid4().hex}"
+        probe = directory / f".{uuid.uuid4().hex}.tmp"
         probe.touch()
         probe.unlink()
+        old = [path for path in directory.glob(".*.tmp") if time.time() - path.stat().st_mtime > HOUR]
+        in_use = _open_files() if old else set()
+        for path in old:
+            if path.resolve() not in in_use:
+                path.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {what} to {directory}: {error.strerror}") from None
+
+
+def _open_files() -> set[Path]:
+    """The files that processes have open, where the system tells."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # of processes that have ended, or of other users
+            found.add(link.readlink())
+    return found
 
 
 def write_whole(path: Path, write: Callable[[Any], object]) -> None:
@@ -125,13 +152,80 @@ def read_results(
     path = Path(path)
     if not path.is_file():
         return Store(path).read(report)
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException):
-        table = pa.table({})
-    if not set(SCHEMA.names) - NEWER <= set(table.column_names):
+    table = read_table(path, SCHEMA)
+    if table is None:
         raise UsageError(f"{path} is not a file of results of pp_testbed")
-    return table.to_pandas().reindex(columns=SCHEMA.names)
+    return table.to_pandas()
+
+
+def read_table(path: Path, schema: pa.Schema) -> pa.Table | None:
+    """The rows of a file with the columns of a schema, if it is one that this package could have written.
+
+    It need not be: anything may lie in a directory. Types are looked at before anything is converted.
+    """
+    if not path.is_file():  # a pipe, say, which would be waited for
+        return None
+    try:
+        with path.open("rb") as source:
+            file = pq.ParquetFile(source)
+            names = [name for name in schema.names if name in file.schema_arrow.names]
+            types = ((file.schema_arrow.field(name).type, schema.field(name).type) for name in names)
+            if set(schema.names) - set(names) - NEWER or not all(_is_like(*pair) for pair in types):
+                return None
+            table = file.read(columns=names)
+        for name in set(schema.names) - set(names):
+            table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
+        table = table.select(schema.names).cast(schema)
+        return table if _is_ours(table) else None
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def _is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a type are of another one, as pandas may have written them."""
+    if pa.types.is_string(wanted):
+        return pa.types.is_string(found) or pa.types.is_large_string(found)
+    if pa.types.is_integer(wanted):
+        return pa.types.is_integer(found) or pa.types.is_floating(found)  # with nulls it is floating
+    return pa.types.is_floating(found)
+
+
+def _is_ours(table: pa.Table) -> bool:
+    """Whether rows have what every row must have."""
+    texts = [name for name in table.column_names if pa.types.is_string(table.schema.field(name).type)]
+    for name in texts:
+        if (pc.max(pc.utf8_length(table[name])).as_py() or 0) > TEXT:
+            return False
+    floats = {name for name in table.column_names if pa.types.is_floating(table.schema.field(name).type)}
+    good = table.filter(pc.equal(table["status"], OK))
+    needed = set(table.column_names) - NEWER - OF_GOOD_CELLS - floats
+    if any(table[name].null_count for name in needed | {"temperature"}):
+        return False
+    if any(good[name].null_count for name in OF_GOOD_CELLS & set(table.column_names)):
+        return False
+    if not set(table["status"].unique().to_pylist()) <= set(STATUSES):
+        return False
+    pairs = set(zip(table["config"].to_pylist(), table["config_hash"].to_pylist(), strict=True))
+    return all(config_hash(text) == digest and _is_configuration(text) for text, digest in pairs)
+
+
+def _is_configuration(text: str) -> bool:
+    """Whether a text is the description of a method, as JSON."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and "method" in found and _depth(found) <= DEPTH
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and dictionaries of JSON, which the parser has let pass, are nested."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        containers = [list(one.values()) if isinstance(one, dict) else one for one in level]
+        level = [item for one in containers for item in one if isinstance(item, dict | list)]
+    return depth
 
 
 class Tables:
@@ -164,13 +258,8 @@ class Tables:
 
     def rows(self, name: str) -> pd.DataFrame | None:
         """The rows of a file; None where there is none, or it is another thing."""
-        try:
-            with (self.directory / name).open("rb") as file:
-                table = pq.read_table(file)
-        except (OSError, pa.ArrowException):
-            return None
-        names = self.schema.names
-        return table.select(names).to_pandas() if set(names) <= set(table.column_names) else None
+        table = read_table(self.directory / name, self.schema)
+        return None if table is None else table.to_pandas()
 
     def read(self, report: Callable[[str], None] = lambda line: None) -> pd.DataFrame:
         """All rows, file after file. What is not one of these is reported, by name, and ignored."""
@@ -197,12 +286,8 @@ def frame(rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """The row of a cell's file; None where the file is not one."""
-    try:
-        with path.open("rb") as file:
-            table = pq.read_table(file)
-    except (OSError, pa.ArrowException):
+    table = read_table(path, SCHEMA)
+    if table is None or table.num_rows != 1:
         return None
-    if table.num_rows != 1 or not set(SCHEMA.names) - NEWER <= set(table.column_names):
-        return None
-    row = {name: table[name][0].as_py() for name in SCHEMA.names if name in table.column_names}
+    row = table.to_pylist()[0]
     return row if path.name == file_name(row) else None

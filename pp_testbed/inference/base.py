@@ -366,9 +366,16 @@ def read_presets(preset: str | Path) -> dict[str, dict[str, Any]]:
     elif source.suffix != ".json":
         raise unknown("preset", str(preset), ("tuned", "paper"))
     try:
-        return json.loads(source.read_text())
-    except (OSError, ValueError) as error:
+        found = json.loads(source.read_text() if source.is_file() else "")
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{preset} is not a file of presets: {error}") from None
+    if not isinstance(found, dict) or not all(
+        isinstance(one, dict) and isinstance(one.get("options"), dict) for one in found.values()
+    ):
+        raise UsageError(
+            f"{preset} is not a file of presets: expected options by method, as `tune --save` writes"
+        )
+    return found
 
 
 def with_options(made: Any, options: dict[str, Any]) -> Any:

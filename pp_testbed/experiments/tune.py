@@ -1,9 +1,9 @@
 """Tuning: a method's hyperparameters, by their mean score on problems that are never reported.
 
-A study is Optuna's: a journal (or SQLite) file that resumes and that several processes may share. Each
-trial is a method with some options, run by `runner.run` like any other, many trials together, so that
-numbers are batched into one compiled program and cells that are done are not run again. What has been
-tried is known by its options, not by the number of trials.
+Each trial is a method with some options, run by `runner.run` like any other, many trials together, so that
+numbers are batched into one compiled program and cells that are done are not run again. A grid is no more
+than that. What a sampler has tried is a study of Optuna's: a journal (or SQLite) file that resumes and that
+several processes may share, in which trials are known by their options, not by their numbers.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import json
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,14 @@ from pp_testbed.experiments.problems import tuning_suite
 from pp_testbed.experiments.runner import run
 from pp_testbed.experiments.specs import MethodSpec, resolve
 from pp_testbed.experiments.store import OK, create_directory, write_whole
-from pp_testbed.inference.base import METHODS, method_name, option_value, read_presets, with_options
+from pp_testbed.inference.base import (
+    METHODS,
+    method_name,
+    option_value,
+    options_of,
+    read_presets,
+    with_options,
+)
 
 SAMPLERS = {
     "grid": "every point of the method's sweep",
@@ -40,7 +49,9 @@ SAMPLERS = {
     "gp": "Gaussian process; needs torch",
 }
 METRICS = ("kl_aggregate", "kl_joint", "kl_dyadic", "kl_marginal", "nll", "brier", "ece")
-AT_ONCE = {"grid": 16, "random": 16, "tpe": 4, "gp": 1}  # trials that run together
+AT_ONCE = {"random": 16, "tpe": 4, "gp": 1}  # trials that run together
+COLUMNS = ["trial", "options", "score", "stderr", "error"]
+SECONDS_BETWEEN_LOOKS = 0.5  # at what other processes do
 STUDIES = (".journal", ".db", ".sqlite")  # the names of files
 NUM_TRIALS = 30  # of a study whose sampler has no end
 LOST_AFTER = timedelta(days=1)  # a trial of another machine
@@ -122,7 +133,6 @@ class Study:
         study: Optuna's.
         sampler: the name of the sampler, seed: its seed.
         space: the grids of the sweep.
-        points: all of their points, for a grid; else the defaults.
         limit: how many different options are tried in all.
         failed: options that failed since this process opened it; earlier failures are tried again.
     """
@@ -131,7 +141,6 @@ class Study:
     sampler: str
     seed: int
     space: tuple[Options, ...]
-    points: list[str]
     limit: int
     failed: set[str] = field(default_factory=set)
 
@@ -141,10 +150,9 @@ class Study:
         for _ in range(10 * AT_ONCE[self.sampler]):  # draws of options that were tried before
             if len(claimed) == AT_ONCE[self.sampler] or (text := self._next()) is None:
                 break
-            if self.sampler != "grid":
-                # A seed for each trial, so that a study that is resumed does not repeat itself.
-                number = len(self.study.get_trials(deepcopy=False))
-                self.study.sampler = _sampler(self.sampler, self.seed + number)
+            # A seed for each trial, so that a study that is resumed does not repeat itself.
+            number = len(self.study.get_trials(deepcopy=False))
+            self.study.sampler = _sampler(self.sampler, self.seed + number)
             trial = self.study.ask()
             trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
             trial.set_user_attr("version", pp_testbed.__version__)
@@ -160,14 +168,13 @@ class Study:
         return claimed
 
     def tell(self, trial: Any, cells: pd.DataFrame, metric: str) -> None:
-        """Give a trial its score, the mean over problems, or the error of a cell that failed."""
-        errors = cells.error[cells.status != OK]
-        score = cells[metric].mean()
-        if len(errors) or not math.isfinite(score):
-            self.tell_error(trial, errors.iloc[0] if len(errors) else f"{metric} is {score}")
+        """Give a trial its score, or the error of a cell that failed."""
+        found = outcome(cells, metric)
+        if found["error"]:
+            self.tell_error(trial, found["error"])
         else:
-            trial.set_user_attr("stderr", mean_score(cells, metric).stderr)
-            self.study.tell(trial, float(score), skip_if_finished=True)
+            trial.set_user_attr("stderr", found["stderr"])
+            self.study.tell(trial, found["score"], skip_if_finished=True)
 
     def tell_error(self, trial: Any, error: str) -> None:
         """Say of a trial that it failed, and why."""
@@ -176,12 +183,10 @@ class Study:
         self._fail(trial)
 
     def table(self) -> pd.DataFrame:
-        """One row per options that are done, or that failed; of a grid, only its own points."""
+        """One row per options that are done, or that failed."""
         rows: dict[str, dict[str, Any]] = {}
         for trial in [*self._trials("failed"), *self._trials("done")]:  # the latter replace the former
             text = _options(trial)
-            if self.sampler == "grid" and text not in self.points:
-                continue
             rows[text] = {
                 "trial": trial.number,
                 "options": json.loads(text),
@@ -189,18 +194,14 @@ class Study:
                 "stderr": trial.user_attrs.get("stderr", float("nan")),
                 "error": trial.user_attrs.get("error", ""),
             }
-        table = pd.DataFrame(list(rows.values()), columns=["trial", "options", "score", "stderr", "error"])
-        return table.sort_values("trial", ignore_index=True)
+        return pd.DataFrame(list(rows.values()), columns=COLUMNS).sort_values("trial", ignore_index=True)
 
     def _next(self) -> str | None:
-        """Options that nobody has: of the grid, or the defaults; "" for the sampler's; None if none."""
+        """Options that nobody has: the defaults; "" for the sampler's; None if enough were tried."""
         taken = self._options("done", "running") | self.failed
-        if self.sampler == "grid":
-            left = [point for point in self.points if point not in taken]
-            return left[0] if left and len(self.points) - len(left) < self.limit else None
         if len(taken) >= self.limit:
             return None
-        return self.points[0] if self.points[0] not in taken else ""
+        return _as_text({}) if _as_text({}) not in taken else ""
 
     def _suggest(self, trial: Any) -> str:
         try:
@@ -240,6 +241,11 @@ class Study:
         """How many trials other processes are at."""
         return len(self._trials("running"))
 
+    def is_shared(self) -> bool:
+        """Whether another process of this machine is at a trial, for which one can wait."""
+        here = socket.gethostname()
+        return any(trial.user_attrs["process"].startswith(f"{here}:") for trial in self._trials("running"))
+
     def _fail(self, trial: Any) -> None:
         from optuna.trial import TrialState
 
@@ -270,8 +276,8 @@ def tune(
         trials: different options that this study tries in all, the defaults among them; the grid has as
             many as it has points, others 30 if None.
         metric: one of `METRICS`.
-        study: a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal` if None. Cells
-            are kept in the directory `cells` beside it.
+        study: of a sampler, a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal`
+            if None. Cells are kept in the directory `cells` beside it.
         grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
         seed: of the sampler.
         jobs: as for `run`.
@@ -289,55 +295,102 @@ def tune(
     if isinstance(spec, MethodSpec):
         spec = replace(spec, preset="paper")
     made, evaluation = resolve(spec), config or Evaluation()
+    if not is_dataclass(made):
+        raise UsageError(f"{method_name(made)} is not a dataclass: it has no options to tune")
     name, problems = method_name(made), tuning_suite(suite)
     space = sweep_of(spec, made, grid)
-    points = [_as_text(point) for point in (distinct_points(made, space) if sampler == "grid" else [{}])]
     path = Path(study or Path("tuning") / f"{name}-{sampler}.journal")
     if path.suffix not in STUDIES:
         raise UsageError(f"the study {path}: expected a name that ends in {', '.join(STUDIES)}")
-    for package in ["optuna", "torch"] if sampler == "gp" else ["optuna"]:
-        if importlib.util.find_spec(package) is None:
-            is_torch = package == "torch"
-            hint = (
-                "grid, random and tpe do without"
-                if is_torch
-                else 'pip install "pp_testbed[tune]" or, from a clone, ".[tune]"'
-            )
-            raise UsageError(f"sampler {sampler} needs {package}, which is not installed: {hint}")
     create_directory(path.parent, "a study")
-    purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
-    purpose["configuration"] = config_hash(config_text(made, evaluation))
-    if sampler != "grid":  # which takes any points of one method
+    score = partial(run, problems, out=path.parent / "cells", jobs=jobs, progress=progress, config=evaluation)
+    trial_of = Trials(spec, made, evaluation, metric, score)
+    if sampler == "grid":
+        found, elsewhere = trial_of.grid(distinct_points(made, space)[:trials]), 0
+    else:
+        purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
+        purpose["configuration"] = config_hash(config_text(made, evaluation))
         purpose["sweep"] = config_hash(_as_text({"space": describe(space)}))
-    limit = trials or (len(points) if sampler == "grid" else NUM_TRIALS)
-    opened = Study(_open(path, name, purpose), sampler, seed, space, points, limit)
-    opened.release_lost()
-    while claimed := opened.claim():
-        variants, configs = {}, {}
-        for trial, options in claimed:
-            variant = _with(spec, made, options)
-            try:
-                configs[trial] = config_text(resolve(variant), evaluation)
-            except UsageError as error:
-                opened.tell_error(trial, str(error))
-            else:
-                variants[configs[trial]] = variant
-        if not variants:
-            continue
-        frame = run(
-            problems,
-            list(variants.values()),
-            path.parent / "cells",
-            jobs=jobs,
-            progress=progress,
-            config=evaluation,
-        )
-        for trial, text in configs.items():
-            opened.tell(trial, frame[frame.config == text], metric)
+        opened = Study(_open(path, name, purpose), sampler, seed, space, trials or NUM_TRIALS)
+        trial_of.sampled(opened)
+        found, elsewhere = opened.table(), opened.elsewhere()
     held = dict(spec.options) if isinstance(spec, MethodSpec) else {}
-    defaults = {option: _text(getattr(made, option)) for one in space for option in one}
-    found, elsewhere = opened.table(), opened.elsewhere()
+    defaults = {option: _text(options_of(made)[option]) for one in space for option in one}
     return Tuning(name, problems.name, metric, sampler, held, defaults, found, elsewhere)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """How the trials of a method are run.
+
+    Attributes:
+        spec: the method, made: what it is without changes.
+        score: `methods -> frame`.
+    """
+
+    spec: Any
+    made: Any
+    evaluation: Evaluation
+    metric: str
+    score: Callable[[list[Any]], pd.DataFrame]
+
+    def grid(self, points: list[Options]) -> pd.DataFrame:
+        """A row per point."""
+        errors, cells = self._run(dict(enumerate(points)))
+        rows = [
+            {"trial": number, "options": options}
+            | (outcome(cells[number], self.metric) if number in cells else _failed(errors[number]))
+            for number, options in enumerate(points)
+        ]
+        return pd.DataFrame(rows, columns=COLUMNS)
+
+    def sampled(self, study: Study) -> None:
+        """Run trials of a study until there is none left, here or in another process of this machine."""
+        while True:
+            study.release_lost()
+            claimed = study.claim()
+            if not claimed and not study.is_shared():
+                return
+            if not claimed:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+                continue
+            trials = {trial.number: trial for trial, _ in claimed}
+            errors, cells = self._run({trial.number: options for trial, options in claimed})
+            for number, error in errors.items():
+                study.tell_error(trials[number], error)
+            for number, frame in cells.items():
+                study.tell(trials[number], frame, self.metric)
+
+    def _run(self, points: dict[int, Options]) -> tuple[dict[int, str], dict[int, pd.DataFrame]]:
+        """The errors of points that are no methods, and the cells of the others."""
+        errors, texts, variants = {}, {}, {}
+        for number, options in points.items():
+            try:
+                variant = _with(self.spec, self.made, options)
+                texts[number] = config_text(resolve(variant), self.evaluation)
+            except UsageError as error:
+                errors[number] = str(error)
+            else:
+                variants[texts[number]] = variant
+        if not variants:
+            return errors, {}
+        frame = self.score(list(variants.values()))
+        return errors, {number: frame[frame.config == text] for number, text in texts.items()}
+
+
+def outcome(cells: pd.DataFrame, metric: str) -> dict[str, Any]:
+    """The mean of a score over problems, its standard error, and the error of a cell that failed."""
+    errors = cells.error[cells.status != OK]
+    if len(errors):
+        return _failed(errors.iloc[0])
+    score, stderr, _ = mean_score(cells, metric)
+    if not math.isfinite(score):
+        return _failed(f"{metric} is {score}")
+    return {"score": float(score), "stderr": float(stderr), "error": ""}
+
+
+def _failed(error: str) -> dict[str, Any]:
+    return {"score": float("nan"), "stderr": float("nan"), "error": error}
 
 
 def sweep_of(spec: Any, made: Any, grid: Mapping[str, Sequence[Any]] | None) -> tuple[Options, ...]:
@@ -425,6 +478,11 @@ def _key(made: Any) -> str:
 
 def _open(path: Path, name: str, purpose: dict[str, str]) -> Any:
     """The study of a file, made if it is not there; or a UsageError if it has another purpose."""
+    for package in ["optuna", "torch"] if purpose["sampler"] == "gp" else ["optuna"]:
+        if importlib.util.find_spec(package) is None:
+            others = "grid does without" if package == "optuna" else "grid, random and tpe do without"
+            hint = f"{others}; or pip install {package}"
+            raise UsageError(f"sampler {purpose['sampler']} needs {package}, which is not installed: {hint}")
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

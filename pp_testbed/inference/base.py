@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.resources import files
 from numbers import Integral
@@ -384,15 +385,30 @@ def with_options(made: Any, options: dict[str, Any]) -> Any:
         if options:
             raise UsageError(f"{method_name(made)} is not a dataclass: it has no options to set")
         return made
-    return replace(made, **{option: option_value(made, option, value) for option, value in options.items()})
+    converted = {option: option_value(made, option, value) for option, value in options.items()}
+    of_guide = {option: value for option, value in converted.items() if option in _guide_options(made)}
+    if of_guide:
+        guide: partial = vars(made)["guide"]
+        converted["guide"] = partial(guide.func, *guide.args, **(guide.keywords | of_guide))
+    return replace(made, **{option: value for option, value in converted.items() if option not in of_guide})
+
+
+def options_of(made: Any) -> dict[str, Any]:
+    """The options of a method with their values: its fields, and what its guide, a `partial`, was given."""
+    return {f.name: getattr(made, f.name) for f in fields(made) if f.name != "name"} | _guide_options(made)
+
+
+def _guide_options(made: Any) -> dict[str, Any]:
+    guide = getattr(made, "guide", None)
+    return dict(guide.keywords) if isinstance(guide, partial) else {}
 
 
 def option_value(made: Any, option: str, value: Any) -> Any:
     """A value of an option, of the type that it has; it may be text."""
-    known = [f.name for f in fields(made) if f.name != "name"]
+    known = options_of(made)
     if option not in known:
         raise unknown(f"option of {method_name(made)}", option, known)
-    return _converted(method_name(made), option, value, getattr(made, option))
+    return _converted(method_name(made), option, value, known[option])
 
 
 def _converted(owner: str, option: str, value: Any, current: Any) -> Any:

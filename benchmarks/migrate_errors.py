@@ -5,9 +5,11 @@
 Their cells are run again (resumable, an hour of one core). Where every score is the one that is kept, to the
 bit, the kept row gets the new standard errors, and biases, which add up in another order and differ by some
 1e-6. It keeps its seconds, which were measured on a machine that did nothing else. Rows whose scores have
-changed are replaced whole, and counted.
+changed are replaced whole, and counted. The configurations of `sgld` in bandits get the option `steady`, which
+was a constant before.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pandas as pd
 from ship_decisions import AGENTS, SHIPPED, specs
 
 from pp_testbed.experiments.bandits import annealed
+from pp_testbed.experiments.identity import config_hash
 from pp_testbed.experiments.problems import problem
 from pp_testbed.experiments.runner import run
 from pp_testbed.experiments.specs import MethodSpec
@@ -45,8 +48,30 @@ def migrated(kept: pd.DataFrame, again: pd.DataFrame) -> tuple[pd.DataFrame, int
     return kept.reset_index(), int((~same).sum())
 
 
+def with_steady(text: str) -> str:
+    """The configuration of an agent with the option that was a constant."""
+    config = json.loads(text)
+    if config["method"]["class"] == "pp_testbed.inference.sgmcmc.SGLD":
+        config["method"].setdefault("steady", 1000.0)
+    return json.dumps(config, sort_keys=True)
+
+
+def migrate_bandits() -> None:
+    """Give kept runs of bandits today's configurations."""
+    for path in sorted(SHIPPED.glob("bandits*/*.parquet")):
+        kept = pd.read_parquet(path)
+        texts = {text: with_steady(text) for text in kept.config.unique()}
+        if all(old == new for old, new in texts.items()):
+            continue
+        kept["config"] = kept.config.map(texts)
+        kept["config_hash"] = kept.config.map({text: config_hash(text) for text in texts.values()})
+        kept.to_parquet(path, index=False, compression="zstd")
+        print(f"{path.name}: {sum(old != new for old, new in texts.items())} configurations", flush=True)
+
+
 def main(work: Path, names: list[str]) -> None:
     """Run and migrate the files that are named."""
+    migrate_bandits()
     for name in names or list(FILES):
         path = SHIPPED / f"{name}.parquet"
         kept = pd.read_parquet(path)

@@ -80,13 +80,21 @@ def create_directory(directory: Path, what: str) -> None:
         probe = directory / f".{uuid.uuid4().hex}.tmp"
         probe.touch()
         probe.unlink()
-        old = [path for path in directory.glob(".*.tmp") if time.time() - path.stat().st_mtime > HOUR]
+        old = [path for path in directory.glob(".*.tmp") if _age(path) > HOUR]
         in_use = _open_files() if old else set()
         for path in old:
             if path.resolve() not in in_use:
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {what} to {directory}: {error.strerror}") from None
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was written; 0 where another process has just removed it."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _open_files() -> set[Path]:

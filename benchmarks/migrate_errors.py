@@ -5,8 +5,8 @@
 Their cells are run again (resumable, an hour of one core). Where every score is the one that is kept, to the
 bit, the kept row gets the new standard errors, and biases, which add up in another order and differ by some
 1e-6. It keeps its seconds, which were measured on a machine that did nothing else. Rows whose scores have
-changed are replaced whole, and counted. The configurations of `sgld` in bandits get the option `steady`, which
-was a constant before.
+changed are replaced whole, and counted. The configurations of `sgld` in bandits get the option `steady`,
+which was a constant before.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tables of decisions against numbers worked out by hand, and bootstraps against all resamples."""
+"""Tables of decisions against numbers worked out by hand."""
 
 from itertools import product
 
@@ -12,7 +12,6 @@ from pp_testbed.experiments.problems import make_model
 from pp_testbed.report.decisions import (
     agents_by_problem,
     at_horizon,
-    bootstrap,
     common_agents,
     log_correlation,
 )
@@ -59,6 +58,10 @@ def test_regrets_are_paired_means():
     assert table.regret_stderr[0] == pytest.approx(spread)
     assert list(table.ratio) == [0.5, 1.0, 1.5, 2.0, 2.5]
     assert table.ratio_stderr.max() < 1e-12  # proportional on every seed
+    assert table["median"][0] == 250.0
+    assert np.isnan(table.median_low[0])  # four seeds have no interval of 95 %
+    twenty = pt.regrets(runs(lambda agent, seed: seed + 1.0, seeds=20), baseline="b")
+    assert (twenty.median_low[0], twenty.median_high[0]) == (600.0, 1500.0)  # the 6th and the 15th
     assert pt.regrets(frame, step=10).regret[0] == 25.0
     broken = frame.assign(status=np.where((frame.method == "a") & (frame.seed == 3), "error", "ok"))
     table = pt.regrets(broken, baseline="b").set_index("method")
@@ -137,29 +140,22 @@ def test_scores_may_be_of_another_model():
         pt.correlations(frame, scores)
 
 
-def test_bootstrap_quantiles_are_those_of_all_resamples():
-    """Five agents without noise between seeds: 3125 resamples, of which those of two agents are left out."""
-    generator = np.random.default_rng(1)
-    x, y = np.exp(generator.normal(size=(2, 5)))
-    tables = [pd.DataFrame({0: values, 1: values}, index=AGENTS) for values in (x, y)]
-    value, low, high = bootstrap(tables, log_correlation, resamples=20_000)
-    picks = [list(pick) for pick in product(range(5), repeat=5) if len(set(pick)) > 2]
-    exact = np.array([log_correlation(x[pick], y[pick]) for pick in picks])
-    assert value == log_correlation(x, y)
-    for found, level in ((low, 0.05), (high, 0.95)):
-        # The level that was found is binomial around the one that was wanted.
-        below, at_most = (exact < found - 1e-9).mean(), (exact <= found + 1e-9).mean()
-        error = 4 * np.sqrt(level * (1 - level) / 20_000)
-        assert below - error <= level <= at_most + error
+def test_a_correlation_of_means_without_noise_has_fishers_interval():
+    x, y = np.exp(np.random.default_rng(1).normal(size=(2, 8)))
+    tables = [pd.DataFrame({0: values, 1: values}, index=range(8)) for values in (x, y)]
+    value, low, high = log_correlation(tables)
+    assert value == pytest.approx(np.corrcoef(np.log(x), np.log(y))[0, 1])
+    reach = 1.959964 / np.sqrt(5)
+    assert (low, high) == pytest.approx(tuple(np.tanh(np.arctanh(value) + np.array([-reach, reach]))))
 
 
-def test_seeds_of_both_tables_are_resampled():
-    """One agent differs by its seeds alone: the interval is as wide as its noise makes it, not a point."""
-    calm = pd.DataFrame(np.outer(np.arange(1.0, 31.0), np.ones(4)), index=range(30))
-    noisy = calm * np.exp(np.random.default_rng(0).normal(size=calm.shape))
-    widths = [np.diff(bootstrap([calm, table], log_correlation)[1:])[0] for table in (calm, noisy)]
-    assert widths[0] < 1e-12
-    assert widths[1] > 1e-3
+def test_seeds_of_both_tables_widen_the_interval():
+    rng = np.random.default_rng(0)
+    calm = [pd.DataFrame(np.outer(np.exp(rng.normal(size=30)), np.ones(4))) for _ in range(2)]
+    noisy = calm[1] * np.exp(rng.normal(size=(30, 4)))
+    widths = [np.ptp(np.arctanh(log_correlation([calm[0], table])[1:])) for table in (calm[1], noisy)]
+    assert widths[0] == pytest.approx(2 * 1.959964 / np.sqrt(27))
+    assert widths[1] > 1.05 * widths[0]
 
 
 def test_models_agree_or_not():
@@ -189,7 +185,7 @@ def test_what_cannot_be_correlated_is_said():
         ((frame, scores, ["a", "x"]), "unknown method 'x'"),
         ((frame.assign(model="3d"), scores), "none in common"),
         ((frame.assign(regret=0.0), scores), "regret 0"),
-        ((frame.assign(regret=1.0), scores), "resamples have no correlation"),
+        ((frame.assign(regret=1.0), scores), "these agents are all equal"),
         ((frame, scores[(scores.method != "a") | (scores.seed == 0)]), "fewer than two seeds"),
     ]:
         with pytest.raises(pt.UsageError, match=words):

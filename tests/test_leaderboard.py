@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.aggregate import paired_ratio, stderr_of_mean, strata
+from pp_testbed.experiments.aggregate import mean_over, paired_ratio, strata
 from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.sbc import Calibration
 from pp_testbed.experiments.store import frame as make_frame
-from pp_testbed.report.leaderboard import render, with_error
+from pp_testbed.report.leaderboard import render, with_error, words_on_incomplete
 
 
 def results(scores, method="mlp", num_seeds=None, **columns):
@@ -46,22 +46,16 @@ def test_standard_error_is_across_seeds():
 
 def test_a_stratum_of_one_borrows_its_variance():
     values, stratum = pd.Series([1.0, 3.0, 100.0]), pd.Series(["a", "a", "b"])
-    assert stderr_of_mean(values, stratum) == pytest.approx(np.sqrt(2 * 2.0 + 2.0) / 3)
-    assert stderr_of_mean(values, pd.Series(["a", "b", "c"])) == pytest.approx(values.sem())
-    assert np.isnan(stderr_of_mean(values[:1], stratum[:1]))
+    assert mean_over(values, stratum).stderr == pytest.approx(np.sqrt(2 * 2.0 + 2.0) / 3)
+    assert mean_over(values, pd.Series(["a", "b", "c"])).stderr == pytest.approx(values.sem())
+    assert np.isnan(mean_over(values[:1], stratum[:1]).stderr)
 
 
-def test_standard_error_covers():
-    """Over many suites drawn anew, the spread of the mean is its standard error."""
-    rng = np.random.default_rng(0)
-    level = np.repeat([1.0, 5.0, 30.0], 6)
-    stratum = pd.Series(np.repeat(["a", "b", "c"], 6))
-    means, errors = [], []
-    for _ in range(2000):
-        values = pd.Series(level * rng.exponential(size=18))
-        means.append(values.mean())
-        errors.append(stderr_of_mean(values, stratum))
-    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(means), rel=0.1)
+def test_degrees_of_freedom_are_those_of_the_strata_that_vary():
+    """By hand: parts 2 · 2 and 2 · 8 of one degree each; equal variances give n minus the strata."""
+    values, stratum = pd.Series([1.0, 3.0, 10.0, 14.0]), pd.Series(["a", "a", "b", "b"])
+    assert mean_over(values, stratum).freedom == pytest.approx((4 + 16) ** 2 / (4**2 + 16**2))
+    assert mean_over(pd.Series([1.0, 3.0, 5.0, 7.0]), stratum).freedom == pytest.approx(2.0)
 
 
 def test_ratio_is_paired():
@@ -71,7 +65,7 @@ def test_ratio_is_paired():
     for values in base:
         mlp = results(values)
         other = results(0.8 * values + 0.05 * rng.normal(size=20), "other")
-        ratio, error = paired_ratio(other, mlp)
+        ratio, error, _ = paired_ratio(other, mlp)
         ratios.append(ratio)
         errors.append(error)
         if len(ratios) == 300:
@@ -88,6 +82,19 @@ def test_only_common_and_complete_problems_are_compared():
     assert table.loc["other", "ratio"] == pytest.approx(3.0)
     assert table.loc["other", "failed"] == 1
     assert table.loc["mlp", "ratio_stderr"] == 0.0
+
+
+def test_who_fails_on_some_problems_is_after_who_does_not():
+    """A method that has only the easy problems: its mean is the least, and it is not first."""
+    hard, easy = results([1.0, 9.0]), results([0.5], "easy")
+    failed = results([np.nan, np.nan], "easy", status="error").iloc[1:]
+    worse = results([1.5, 9.5], "worse")
+    lacking = results([2.0], "lacking")
+    board = pt.leaderboard(pd.concat([easy, failed, lacking, hard, worse]))
+    assert list(board.method) == ["mlp", "worse", "easy", "lacking"]
+    words = words_on_incomplete(board)
+    assert words.startswith("easy, lacking: not on all problems")
+    assert words_on_incomplete(pt.leaderboard(pd.concat([hard, worse]))) == ""
 
 
 def test_strata():

@@ -95,7 +95,7 @@ def test_agents_shows_paired_ratios_and_the_exact_posterior(results):
     base = frame[frame.label == "mlp"]
     for label, x in zip(labels, points, strict=True):
         cells = frame[frame.label == label.partition(" (6")[0]]
-        assert x == pytest.approx(paired_ratio(cells, base)[0])
+        assert x == pytest.approx(paired_ratio(cells, base).value)
     assert points == sorted(points, reverse=True)
     assert {line.get_markerfacecolor() for line in dots} == {PALETTE[0]}
 

@@ -143,14 +143,15 @@ def test_paired_differences_are_those_of_common_problems(frame):
     good = frame[frame.status == "ok"]
     one, other = (good[good.method == name] for name in ("ensemble+", "mlp"))
     value, error, freedom = paired_difference(one.iloc[:4], other)
-    assert freedom == 2
+    assert freedom == pytest.approx(2.0)
     gaps = one.kl_joint.to_numpy()[:4] - other.kl_joint.to_numpy()[:4]
     assert value == pytest.approx(gaps.mean())
     # Three problems of one stratum, and one of another, which borrows their variance.
     assert error == pytest.approx(np.sqrt(4 * gaps[:3].var(ddof=1)) / 4)
-    table = page._differences(good)
+    order = list(good.groupby("method").kl_joint.mean().sort_values().index)
+    table = page._differences(good, order)
     names = [row[0].text for row in table.rows]
-    assert names == list(good.groupby("method").kl_joint.mean().sort_values().index)
+    assert names == order
     assert all(row[1 + i].text == "" for i, row in enumerate(table.rows))
     bold = {
         (row[0].text, head[2:])
@@ -177,7 +178,7 @@ def test_bold_is_for_a_t_interval_without_zero(shift, is_bold):
     noise = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
     error = noise.std(ddof=1) / np.sqrt(5)
     pair = [results(noise + 10.0 + shift * error, "worse"), results(np.full(5, 10.0), "better")]
-    table = page._differences(pd.concat(pair))
+    table = page._differences(pd.concat(pair), ["better", "worse"])
     assert [cell.is_strong for row in table.rows for cell in row[1:]] == [False, is_bold, is_bold, False]
     assert table.rows[0][2].text.startswith("-")  # better minus worse
 

@@ -21,7 +21,8 @@ from pp_testbed.evaluation.joint import jackknife
 from pp_testbed.inference.base import as_posterior, log_weights_of
 from pp_testbed.models.base import Array, check_key
 
-POINTS = 250  # functions of each posterior in the two-sample tests, at most
+POINTS = 250  # functions of a posterior in the two-sample tests, at most
+MOST = 1000  # of the reference
 PERMUTATIONS = 999
 EXCESS = ("kl_marginal", "kl_joint", "kl_dyadic")
 FEWEST = 20  # functions below which a two-sample test says nothing
@@ -137,6 +138,7 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
     values = np.asarray(logits[..., 1:] - logits[..., :1], dtype=np.float64)
     weights = np.exp(np.asarray(log_weights_of(posterior, len(values)), dtype=np.float64))
     exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])
+    exact_size = min(MOST, int(reference.diagnostics.ess_bulk / 2))
     num_chains = getattr(posterior, "num_chains", 0)
     size = len(values)
     if num_chains:
@@ -145,7 +147,7 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key_tests)))
     return Comparison(
         **_paired(terms, reference),
-        **_clouds(values, weights, size, exact, generator),
+        **_clouds(values, weights, (size, exact_size), exact, generator),
         correlation_error=correlation_error(values, weights, exact),
     )
 
@@ -186,12 +188,16 @@ def _mean(name: str, values: Array, *deviations: Array) -> dict[str, float]:
 
 
 def _clouds(
-    values: np.ndarray, weights: np.ndarray, size: int, exact: np.ndarray, rng: Any
+    values: np.ndarray, weights: np.ndarray, sizes: tuple[int, int], exact: np.ndarray, rng: Any
 ) -> dict[str, float]:
-    """The two-sample tests, on standardised values [M, probes, K - 1] of which `size` are independent."""
+    """The two-sample tests, on standardised values [M, probes, K - 1].
+
+    So many of the values, and of the exact ones, are independent.
+    """
     spread = exact.std(axis=0) + 1e-12
     x, exact = ((v / spread).reshape(len(v), -1) / np.sqrt(spread.size) for v in (values, exact))
-    y, is_equal = _evenly(exact, POINTS), np.allclose(weights, weights[0])
+    size, exact_size = sizes
+    y, is_equal = _evenly(exact, exact_size), np.allclose(weights, weights[0])
     if is_equal:
         x = _evenly(x, POINTS)
         weights = np.full(len(x), 1.0 / len(x))

@@ -151,7 +151,10 @@ def test_failed_cells_end_with_1(tmp_path):
         (["run", "--seeds", "77"], "no problem with seed 77"),
         (["run", "--seeds", "3-1"], "expected numbers, as in 0-4 or 0,3"),
         (["run", "--methods", "mlp", "--set", "mlp.l2=nan"], "mlp.l2=nan: expected a finite number"),
-        (["run", "--methods", "mlp", "--set", "mlp.size=0"], "mlp.size=0: expected at least 1"),
+        (
+            ["run", "--methods", "mlp", "--set", "mlp.size=0"],
+            "mlp.size=0: expected a whole number, at least 1",
+        ),
         (["reference", "show", "2d/T7-rho0.1-s0", "--store", "/nowhere"], "there is no reference of 2d/T7"),
         (["reference", "show", "2d/T30-rho01-s0"], "did you mean '2d/T30-rho1.0-s0'?"),
         (["compare", "--figure", "x.foo"], "expected a name that ends in .png, .pdf or .svg"),

@@ -1,12 +1,23 @@
 """Distances between posteriors, against brute force, closed forms and their own null distribution."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import Partial
 from scipy.stats import kstest
 
 import pp_testbed as pt
-from pp_testbed.evaluation.compare import classifier_test, correlation_error, energy_distance, energy_p_value
+from pp_testbed.evaluation.compare import (
+    _paired,
+    classifier_test,
+    correlation_error,
+    energy_distance,
+    energy_p_value,
+)
+from pp_testbed.evaluation.diagnostics import by_chain, effective_size
+from pp_testbed.evaluation.evaluator import terms_of
+from pp_testbed.models.base import read_logits, sample_latents
 
 RNG = np.random.default_rng(1)
 
@@ -85,6 +96,53 @@ def test_excess_is_the_paired_difference_of_scores(reference):
     assert found.excess_kl_joint_stderr < unpaired
     assert found.energy_p == 0.001
     assert found.classifier_p < 1e-4
+
+
+def test_the_exact_posterior_has_no_excess():
+    """Independent draws by rejection from the prior: excesses of their bias, to their errors.
+
+    The blocks share the reference, whose own error is a part of the claim. (`benchmarks/rejection.py` has 100.)
+    """
+    exact = pt.reference("2d/T3-rho0.1-s0")
+    task, size, distances = exact.problem.task, 400, []
+
+    @jax.jit
+    def propose(key):
+        latents = sample_latents(task.model, task.x, task.y, key)
+        log_probs = jax.nn.log_softmax(read_logits(task.model, latents, task.x))
+        likelihood = jnp.exp(jnp.take_along_axis(log_probs, task.y[:, None], axis=1).sum())
+        return latents, jax.random.uniform(jax.random.fold_in(key, 1)) < likelihood
+
+    for block in range(6):
+        keys = jax.random.split(jax.random.key(block), 8000)
+        latents, accepted = jax.lax.map(propose, keys, batch_size=500)
+        chosen = np.flatnonzero(accepted)[:size]
+        assert len(chosen) == size
+        draws = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], latents)
+        weights = jnp.full(size, -jnp.log(size))
+        posterior = pt.Finite(Partial(read_logits, task.model), draws, weights, None, 10)
+        key, config = exact.problem.keys.evaluate, exact.evaluation
+        found = _paired(terms_of(posterior, exact.problem.environment, key, config)[0], exact)
+        excess = found["excess_kl_joint"] - found["excess_kl_joint_bias"]
+        distances.append(excess / found["excess_kl_joint_stderr"])
+    assert np.abs(distances).max() < 2.5
+    assert np.sqrt(np.mean(np.square(distances))) > 0.2  # and the claim is not too large either
+
+
+def test_sticky_chains_of_the_same_posterior_are_not_rejected():
+    """Each draw is the one before with probability 0.4: both tests reject 5 % at 5 %."""
+    rejected = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        fresh, points = rng.normal(size=(250, 4)), rng.normal(size=(250, 4))
+        stays = rng.uniform(size=250) < 0.4
+        stays[0] = False
+        x = fresh[np.maximum.accumulate(np.where(stays, 0, np.arange(250)))]
+        size = int(effective_size(by_chain(x, 1)) / 2)
+        few = x[np.linspace(0, 249, size).astype(int)]
+        p_values = energy_p_value(few, points, rng, 199), classifier_test(few, points, rng)[1]
+        rejected.append([p_value <= 0.05 for p_value in p_values])
+    assert (np.mean(rejected, axis=0) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)).all()
 
 
 def test_independent_halves_of_the_reference_are_the_same_posterior(reference):

@@ -20,13 +20,14 @@ def random_log_probs(seed, *shape, scale=2.0):
 
 
 def kl(outcomes, log_truth, log_probs, log_weights=None, num_groups=1, is_sampled=False):
-    """As the package has it, from log_probs [n, M, inputs, K]."""
+    """As the package has it, with its bias, from log_probs [n, M, inputs, K]."""
     m = log_probs.shape[1]
     weights = np.full(m, -np.log(m)) if log_weights is None else log_weights
     probs = np.moveaxis(log_probs, 1, -1)
     to_jax = [jnp.asarray(a, dtype=jnp.float32) for a in (log_truth, probs, weights)]
-    values = joint.kl_and_bias(outcomes, *to_jax, num_groups, is_sampled)
-    return [np.asarray(value, dtype=np.float64) for value in values]
+    whole, without = joint.kl_of_outcomes(outcomes, *to_jax, num_groups, is_sampled)
+    bias, _ = joint.jackknife(without.T - whole)
+    return [np.asarray(value, dtype=np.float64) for value in (whole, bias)]
 
 
 def brute_force(log_truth, log_probs, log_weights=None, anchors=None):
@@ -146,6 +147,27 @@ def test_jackknife_measures_the_bias_of_finitely_many_draws():
     assert bias.mean() == pytest.approx(
         true_bias, abs=4 * (found - limit - bias).std() / np.sqrt(repeats) + true_bias / 10
     )
+
+
+def test_without_a_group_is_the_mixture_of_the_others():
+    """Of unequal weights too, and of neighbours: the second group is functions 2 and 3."""
+    truth, probs = random_log_probs(15, 2, 3, 2), random_log_probs(16, 2, 6, 3, 2)
+    log_weights = np.log(np.array([0.1, 0.2, 0.25, 0.05, 0.3, 0.1]))
+    to_jax = [jnp.asarray(a, dtype=jnp.float32) for a in (truth, np.moveaxis(probs, 1, -1), log_weights)]
+    _, without = joint.kl_of_outcomes(joint.label_sequences(3, 2), *to_jax, 3, False)
+    others = [0, 1, 4, 5]
+    rest = log_weights[others] - np.log(0.7)
+    expected = [brute_force(t, p[others], rest, range(3)) for t, p in zip(truth, probs, strict=True)]
+    np.testing.assert_allclose(without[:, 1], expected, **FLOAT32)
+
+
+def test_jackknife_is_tukeys_for_a_mean():
+    """Of a mean it is the variance of the mean, and there is no bias."""
+    values = np.random.default_rng(17).normal(size=10)
+    deviations = np.array([np.delete(values, g).mean() for g in range(10)]) - values.mean()
+    bias, variance = joint.jackknife(jnp.asarray(deviations))
+    assert float(variance) == pytest.approx(values.var(ddof=1) / 10, rel=1e-5)
+    assert float(bias) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_number_of_outcomes_is_what_is_enumerated():

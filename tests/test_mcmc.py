@@ -258,7 +258,7 @@ def test_polynomial_schedule_decays():
         ("csgld", {"draws_per_cycle": 30}, "the sampling phase of a cycle has 25"),
         ("sghmc", {"schedule": "cyclical"}, "cycles are for sgld"),
         ("nuts", {"num_chains": 1, "num_draws": 97}, "nuts: 97 draws in all; expected a multiple"),
-        ("nuts", {"num_chains": 0}, "nuts.num_chains=0: expected at least 1"),
+        ("nuts", {"num_chains": 0}, "nuts.num_chains=0: expected a whole number, at least 1"),
         ("nuts", {"warmup": -1}, "expected 0 or more"),
         ("mclmc", {"warmup": 1}, "expected at least 20"),
     ],

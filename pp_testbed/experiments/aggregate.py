@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
         from scipy.stats import t
 
         reach = t.ppf(0.5 + level / 2, self.freedom) * self.stderr
-        return self.value - reach, self.value + reach
+        return float(self.value - reach), float(self.value + reach)
 
 
 UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"))

@@ -285,8 +285,8 @@ def tune(
         config: as for `run`.
 
     Examples:
-        >>> len(tune("knn", suite="smoke", grid={"k": [1, 10]}, progress=False).table())
-        2
+        >>> len(tune("knn", suite="smoke", grid={"k": [1, 10]}, progress=False).table())  # and the default
+        3
     """
     for kind, value, known in [("sampler", sampler, SAMPLERS), ("metric", metric, METRICS)]:
         if value not in known:

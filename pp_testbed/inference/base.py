@@ -388,7 +388,7 @@ def with_options(made: Any, options: dict[str, Any]) -> Any:
     converted = {option: option_value(made, option, value) for option, value in options.items()}
     of_guide = {option: value for option, value in converted.items() if option in _guide_options(made)}
     if of_guide:
-        guide: partial = vars(made)["guide"]
+        guide = vars(made)["guide"]
         converted["guide"] = partial(guide.func, *guide.args, **(guide.keywords | of_guide))
     return replace(made, **{option: value for option, value in converted.items() if option not in of_guide})
 
@@ -399,7 +399,7 @@ def options_of(made: Any) -> dict[str, Any]:
 
 
 def _guide_options(made: Any) -> dict[str, Any]:
-    guide = getattr(made, "guide", None)
+    guide = next((getattr(made, f.name) for f in fields(made) if f.name == "guide"), None)
     return dict(guide.keywords) if isinstance(guide, partial) else {}
 
 

@@ -577,7 +577,7 @@ def correlate(
     """Do scores predict decisions? Correlations of log regret with log scores over agents.
 
     Results must be of the bandits' models and temperature, such as those of suite decisions; intervals are
-    5 to 95 %, of the bootstrap over seeds and agents.
+    95 % intervals, over agents and seeds.
 
     Examples:
 

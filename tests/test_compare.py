@@ -101,7 +101,7 @@ def test_excess_is_the_paired_difference_of_scores(reference):
 def test_the_exact_posterior_has_no_excess():
     """Independent draws by rejection from the prior: excesses of their bias, to their errors.
 
-    The blocks share the reference, whose own error is a part of the claim. (`benchmarks/rejection.py` has 100.)
+    The blocks share the reference and its error, a part of the claim. (`benchmarks/rejection.py` has 100.)
     """
     exact = pt.reference("2d/T3-rho0.1-s0")
     task, size, distances = exact.problem.task, 400, []

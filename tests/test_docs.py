@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import pp_testbed
 from pp_testbed.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +25,7 @@ SMALLER = {
     "sbc": "--method prior --problems 20 --jobs 1",
 }
 IN_CI = (
-    "pip install -c constraints.txt . && pp-testbed run",
+    "pip install -c constraints.txt . && pp-testbed run --suite smoke --methods uniform,mlp,ensemble+",
     'pip install -c constraints.txt -e ".[test]" && pytest',
 )
 
@@ -77,6 +78,13 @@ def test_guides_are_short():
             r"def (?:mean_field|low_rank)\(.*?(?=\n\n\n|```)", page.read_text("utf-8"), re.DOTALL
         ):
             assert len(body.splitlines()) <= 15
+
+
+def test_the_page_of_the_api_names_all_that_is_public():
+    """Also where nothing has built the pages."""
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in sorted(pp_testbed._HOME):
+        assert f"`{name}" in text or f"`pt.{name}" in text, name
 
 
 def test_the_readme_fits_on_a_screen_or_two():

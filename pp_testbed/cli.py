@@ -576,8 +576,8 @@ def correlate(
 ) -> None:
     """Do scores predict decisions? Correlations of log regret with log scores over agents.
 
-    Results must be of the bandits' models and temperature, such as those of suite decisions; intervals are
-    95 % intervals, over agents and seeds.
+    Results must be of the bandits' models and temperature, such as those of suite decisions. Intervals
+    are of 95 %, over agents and seeds.
 
     Examples:
 

@@ -247,6 +247,13 @@ def test_mistakes_are_answered_in_one_line():
     ]:
         with pytest.raises(pt.UsageError, match=words):
             pt.evaluate(posterior, PROBLEM, key=KEY)
+    for problem in (None, "2d/T10-rho0.1-s0"):
+        with pytest.raises(pt.UsageError, match=r"the problem is .*; expected one, as in pt\.problem"):
+            pt.evaluate(prior_draws(1), problem, key=KEY)
+    with pytest.raises(pt.UsageError, match="key is 3; expected a key of JAX"):
+        pt.evaluate(prior_draws(1), PROBLEM, key=3)
+    with pytest.raises(pt.UsageError, match="num_draws is 1; expected a whole number, at least 2"):
+        pt.Evaluation(num_draws=1)
     with pytest.raises(pt.UsageError, match="tau is 0; expected a whole number, at least 1"):
         pt.Evaluation(tau=0)
     with pytest.raises(pt.UsageError, match="NaN"):

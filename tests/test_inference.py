@@ -390,3 +390,64 @@ def test_a_task_weighs_its_rows():
     exact = numpyro.infer.util.log_density(problem.model, (plain.x, plain.y), {}, latents)[0]
     np.testing.assert_allclose(plain.log_density(latents), exact, rtol=1e-6)
     np.testing.assert_allclose(padded.log_density(latents), exact, rtol=1e-5)
+
+
+def positive_model(x, y=None):
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    w = numpyro.sample("w", dist.Normal(0, scale).expand([3, 2]).to_event(2))
+    observe(x[:, :2] @ w[:2], y)
+
+
+def guide_of(scale, to_event=2):
+    def guide(x, y=None):
+        numpyro.sample("scale", scale)
+        numpyro.sample("w", dist.Normal(jnp.zeros((3, 2)), 1.0).to_event(to_event))
+
+    return guide
+
+
+@pytest.mark.parametrize(
+    ("guide", "words"),
+    [
+        (guide_of(dist.Normal(0, 1)), "site scale can have any value; the model's is HalfNormal"),
+        (
+            guide_of(dist.LogNormal(0, 1), 0),
+            r"an event of 0 dimensions, the model's of 2: .*\.to_event\(2\)",
+        ),
+    ],
+)
+def test_a_guide_of_another_support_or_event_is_answered_in_words(guide, words):
+    task = pt.problem("2d/T3-rho0.1-s0").task
+    with pytest.raises(pt.UsageError, match=words):
+        pt.SVI(guide, model=positive_model, num_steps=1).fit(KEY, task)
+    for fine in (dist.LogNormal(0, 1), dist.Gamma(1.0, 1.0), dist.Delta(1.0)):
+        pt.SVI(guide_of(fine), model=positive_model, num_steps=1).fit(KEY, task)
+
+
+def test_probabilities_are_no_logits():
+    wrong = pt.finite(lambda x: np.stack([np.full(len(x), 0.3), 0.7 + 0 * x[:, 0]], axis=-1)[None])
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    assert wrong.logits(KEY, x).shape == (1, 5, 2)  # equal everywhere, they might be logits
+    p = 1.0 / (1.0 + np.exp(-x[:, 0]))
+    with pytest.raises(pt.UsageError, match="look like probabilities, as they sum to 1"):
+        pt.finite(lambda x: np.stack([p, 1 - p], axis=-1)[None]).logits(KEY, x)
+    with pytest.raises(pt.UsageError, match="look like probabilities"):
+        pt.sampled(lambda x, rng: np.stack([p, 1 - p], axis=-1)).logits(KEY, x, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("mlp", {"l2": None}, "mlp.l2=None: expected float, as in"),
+        ("mlp", {"l2": [1]}, r"mlp.l2=\[1\]: expected float"),
+        ("mlp", {"num_steps": 1.5}, "mlp.num_steps=1.5: expected int"),
+        ("mlp", {"hidden": 5}, "mlp.hidden=5: expected numbers like 50,50"),
+        ("mlp", {"adaptive_l2": 1}, "mlp.adaptive_l2=1: expected bool"),
+        ("mlp", {"name": "mine"}, "unknown option of mlp 'name'"),
+    ],
+)
+def test_odd_options_are_answered_in_words(name, options, words):
+    with pytest.raises(pt.UsageError, match=words):
+        method(name, **options)
+    with pytest.raises(pt.UsageError, match=r"SVI.num_steps=1.5: expected a whole number"):
+        pt.SVI(AutoNormal, num_steps=1.5)

@@ -1,5 +1,7 @@
 """Models against what is known of their distributions."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,3 +114,16 @@ def test_mistakes_are_answered_in_one_line():
         pt.task(model, np.zeros((2, 3)), [0, 1])
     with pytest.raises(pt.UsageError, match="one per input"):
         pt.task(model, np.zeros((2, 2)), [0])
+    with pytest.raises(pt.UsageError, match="there are no data"):
+        pt.task(model, np.zeros((0, 2)), [])
+    with pytest.raises(pt.UsageError, match="no arrays of numbers"):
+        pt.task(model, [[0.0, 1.0], [0.0]], [0, 1])
+
+
+def test_inputs_far_from_unit_scale_are_warned_of():
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    with pytest.warns(UserWarning, match="methods expect about 1: standardise the columns"):
+        pt.task(pt.GenerativeMLP(), 100.0 * x, np.zeros(50, int))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pt.task(pt.GenerativeMLP(), x, np.zeros(50, int))

@@ -110,6 +110,25 @@ def test_mistakes_are_answered_in_one_line():
         (lambda: pt.problem(hidden=(0,)), "expected numbers of units"),
         (lambda: pt.problem("2d/T10-rhoabc-s0"), "does not name a problem"),
         (lambda: pt.Problem(Tempered(), 10, 0).name, "Tempered has no name"),
+        (lambda: pt.problem(num_train=float("nan")), "num_train is nan; expected a whole number, at least 1"),
+        (lambda: pt.problem(num_train=1.5), "num_train is 1.5; expected a whole number"),
+        (lambda: pt.problem(seed=-1), "seed is -1; expected a whole number, at least 0"),
+        (lambda: pt.problem(hidden=5), r"hidden is 5; expected numbers of units, as in \(50, 50\)"),
+        (lambda: pt.problem(hidden="ab"), "hidden is 'ab'; expected numbers of units"),
+        (lambda: pt.problem(hidden=(-5,)), r"hidden is \(-5,\); expected numbers of units"),
+        (lambda: pt.GenerativeMLP(hidden=(0,)), r"hidden is \(0,\); expected numbers of units"),
+        (lambda: pt.problem(input_dim=0), "input_dim is 0; expected a whole number, at least 1"),
+        (lambda: pt.problem(num_classes=1), "num_classes is 1; expected at least 2"),
+        (lambda: pt.problem(temperature=1e-50), "temperature is 1e-50; expected a number from 1e-06"),
+        (lambda: pt.problem(temperature=1e30), "temperature is 1e.30; expected a number from 1e-06"),
+        (lambda: pt.problem(temperature=float("inf")), "temperature is inf; expected a number"),
+        (lambda: pt.problem(temperature="warm"), "temperature is 'warm'; expected a number"),
     ]:
         with pytest.raises(pt.UsageError, match=words):
             call()
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-5, 0.1, 3, 12345.678, 1e6])
+def test_every_name_comes_back(temperature):
+    problem = pt.problem(temperature=temperature, num_train=7, seed=3, hidden=[3], num_classes=4)
+    assert pt.problem(problem.name) == problem

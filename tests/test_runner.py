@@ -290,6 +290,79 @@ def test_editing_a_method_makes_another_configuration(tmp_path):
     assert texts[3] == texts[0]
 
 
+FILES = {
+    "helper.py": "LEVEL = 1\ndef shift():\n    return LEVEL\n",
+    "base.py": "class Base:\n    offset = 1\n    def move(self):\n        return self.offset\n",
+    "mine.py": """
+import helper
+from base import Base
+OPTIONS = {"scale": 1.0, "list": [1, 2]}
+def outer():
+    def inner():
+        return OPTIONS["scale"]
+    return inner
+class Mine(Base):
+    def fit(self, key, task):
+        return outer()() + helper.shift() + self.move()
+MINE = Mine()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("mine.py", '"scale": 1.0', '"scale": 2.0', True),  # a dict, used by a function inside a function
+        ("mine.py", "[1, 2]", "[1, 3]", True),
+        ("helper.py", "LEVEL = 1", "LEVEL = 2", True),  # an imported module's constant
+        ("base.py", "offset = 1", "offset = 2", True),  # a base class's
+        ("mine.py", "import helper", "import helper  # as it was", False),
+        ("mine.py", "MINE", "\n\nMINE", False),
+    ],
+)
+def test_all_that_a_plain_class_uses_is_what_it_is(tmp_path, file, old, new, changes):
+    """In a fresh process each time, as a user runs it."""
+    code = "import sys; sys.path.insert(0, '.')\nfrom pp_testbed.experiments.specs import resolve\n"
+    code += "from pp_testbed.experiments.identity import describe\nprint(describe(resolve('mine.py:MINE')))"
+    found = []
+    for texts in (FILES, FILES | {file: FILES[file].replace(old, new)}):
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", code], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout)
+    assert (found[0] != found[1]) == changes
+
+
+def test_a_guide_is_the_same_by_its_file_and_imported(tmp_path, monkeypatch):
+    """What the README's shell and its Python call one method is one."""
+    from pp_testbed.experiments.specs import resolve
+
+    text = "import pp_testbed as pt\nSCALE = 0.1\ndef help():\n    return SCALE\ndef guide(x, y=None):\n"
+    (tmp_path / "guide_of_a_test.py").write_text(
+        text + "    return help()\nMETHOD = pt.SVI(guide, name='mine')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from guide_of_a_test import METHOD
+
+    by_file = resolve(f"{tmp_path / 'guide_of_a_test.py'}:METHOD")
+    assert config_text(by_file, QUICK) == config_text(METHOD, QUICK)
+
+
+def test_the_time_left_is_by_kind():
+    """Two processes; of `slow`, whose guess is ten times too small, one half is left, of `fast` nothing."""
+    from pp_testbed.experiments.progress import Progress
+
+    bar = Progress(False)
+    with bar.over([("slow", 10.0), ("slow", 10.0), ("fast", 10.0), ("new", 5.0)], 4):
+        bar.advance("slow", 10.0, 1, 100.0)
+        bar.advance("fast", 10.0, 1, 10.0)
+        # 110 seconds of work in 55: two processes. Of `new` nothing is known but what all guesses were worth.
+        assert bar._left(55.0) == pytest.approx((10.0 * 10.0 + 5.0 * 5.5) / 2.0)
+
+
 def test_different_functions_have_different_identities():
     class Bound:
         def __init__(self, level):

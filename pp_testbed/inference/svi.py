@@ -303,9 +303,8 @@ def sites_of(program: Program, task: Task) -> dict[str, Site]:
 
     def run(x: Array, y: Array, key: Array) -> None:
         trace = handlers.trace(handlers.seed(program, key)).get_trace(x, y)
-        found.update(
-            {name: Site(site["value"].shape, site["fn"]) for name, site in trace.items() if is_latent(site)}
-        )
+        sites = {name: site for name, site in trace.items() if is_latent(site)}
+        found.update({name: Site(jnp.shape(site["value"]), site["fn"]) for name, site in sites.items()})
 
     jax.eval_shape(run, task.x, task.y, jax.random.key(0))
     return found

@@ -1,12 +1,18 @@
-"""What the examples in docstrings may use, as `docs/api.md` says; made once, and only where it is used."""
+"""What the examples in docstrings may use, as `docs/api.md` says; made once, and only where it is used.
+
+Also: compiled programs are let go of before there are too many for one process.
+"""
 
 import re
+from pathlib import Path
 
+import jax
 import pytest
 
 import pp_testbed as pt
 
 NAMES = ("problem", "posterior", "reference", "frame")
+MAPPINGS = Path("/proc/self/maps")  # of memory; a process of Linux may have 65,530, a program takes dozens
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +34,14 @@ def reference(problem):
 def frame(tmp_path_factory):
     out = tmp_path_factory.mktemp("examples")
     return pt.run(pt.suite("smoke"), ["uniform", "mlp"], out=out, progress=False)
+
+
+@pytest.fixture(autouse=True)
+def _few_programs():
+    """XLA ends the process where it gets no more mappings."""
+    yield
+    if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

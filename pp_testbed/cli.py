@@ -3,13 +3,12 @@
 Only arguments and output are here; what the commands do is the Python API. Heavy imports happen
 inside the commands, so that `--help` answers at once.
 
-Exit codes: 0 all done, 1 some cells failed, 2 wrong usage, 130 interrupted, 143 terminated.
+Exit codes: 0 all done, 1 some cells failed, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,18 +53,9 @@ def plain_errors() -> Any:
     except UsageError as error:
         errors.print(f"[bold red]error:[/] {_escaped(error)}")
         raise typer.Exit(2) from None
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         errors.print("\ninterrupted; run the same command again to go on")
-        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
-
-
-class Terminated(KeyboardInterrupt):
-    """The process was asked to end, by `kill` or `timeout`: its workers end with it, as after Ctrl-C."""
-
-
-def _terminate(*_signal: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-    raise Terminated
+        raise typer.Exit(130) from None
 
 
 def _escaped(text: object) -> str:
@@ -778,7 +768,6 @@ def suites(
 def main() -> None:
     """The entry point of `pp-testbed`."""
     os.environ.setdefault("MPLBACKEND", "agg")  # pictures are files here, whatever the desktop is
-    signal.signal(signal.SIGTERM, _terminate)
     app()
 
 

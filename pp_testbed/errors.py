@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
+from typing import Any
 
 
 class UsageError(ValueError):
@@ -16,6 +18,18 @@ class UsageError(ValueError):
 
 class CannotWriteError(UsageError):
     """A file cannot be written: nothing that is computed could be kept."""
+
+
+def check_whole(name: str, value: Any, least: int) -> None:
+    """Raise a UsageError unless a value is a whole number, and large enough.
+
+    Examples:
+        >>> check_whole("num_train", 1.5, least=1)
+        Traceback (most recent call last):
+        pp_testbed.errors.UsageError: num_train is 1.5; expected a whole number, at least 1
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise UsageError(f"{name} is {value!r}; expected a whole number, at least {least}")
 
 
 def unknown(kind: str, name: str, options: Iterable[str]) -> UsageError:

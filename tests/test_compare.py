@@ -9,13 +9,14 @@ from scipy.stats import kstest
 
 import pp_testbed as pt
 from pp_testbed.evaluation.compare import (
+    _clouds,
     _paired,
     classifier_test,
     correlation_error,
     energy_distance,
     energy_p_value,
+    num_independent,
 )
-from pp_testbed.evaluation.diagnostics import by_chain, effective_size
 from pp_testbed.evaluation.evaluator import terms_of
 from pp_testbed.models.base import read_logits, sample_latents
 
@@ -95,11 +96,11 @@ def test_excess_is_the_paired_difference_of_scores(reference):
     unpaired = np.hypot(scores.kl_joint_stderr, reference.scores.kl_joint_stderr)
     assert found.excess_kl_joint_stderr < unpaired
     assert found.energy_p == 0.001
-    assert found.classifier_p < 1e-4
+    assert found.classifier_p < 1e-2  # of 30 predictions
 
 
 def test_the_exact_posterior_has_no_excess():
-    """Independent draws by rejection from the prior: excesses of their bias, to their errors.
+    """Independent draws by rejection from the prior: excesses of 0, to their errors.
 
     The blocks share the reference and its error, a part of the claim. (`benchmarks/rejection.py` has 100.)
     """
@@ -123,8 +124,7 @@ def test_the_exact_posterior_has_no_excess():
         posterior = pt.Finite(Partial(read_logits, task.model), draws, weights, None, 10)
         key, config = exact.problem.keys.evaluate, exact.evaluation
         found = _paired(terms_of(posterior, exact.problem.environment, key, config)[0], exact)
-        excess = found["excess_kl_joint"] - found["excess_kl_joint_bias"]
-        distances.append(excess / found["excess_kl_joint_stderr"])
+        distances.append(found["excess_kl_joint"] / found["excess_kl_joint_stderr"])
     assert np.abs(distances).max() < 2.5
     assert np.sqrt(np.mean(np.square(distances))) > 0.2  # and the claim is not too large either
 
@@ -134,14 +134,12 @@ def test_sticky_chains_of_the_same_posterior_are_not_rejected():
     rejected = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        fresh, points = rng.normal(size=(250, 4)), rng.normal(size=(250, 4))
+        fresh, exact = rng.normal(size=(250, 4, 1)), rng.normal(size=(250, 4, 1))
         stays = rng.uniform(size=250) < 0.4
         stays[0] = False
-        x = fresh[np.maximum.accumulate(np.where(stays, 0, np.arange(250)))]
-        size = int(effective_size(by_chain(x, 1)) / 2)
-        few = x[np.linspace(0, 249, size).astype(int)]
-        p_values = energy_p_value(few, points, rng, 199), classifier_test(few, points, rng)[1]
-        rejected.append([p_value <= 0.05 for p_value in p_values])
+        values = fresh[np.maximum.accumulate(np.where(stays, 0, np.arange(250)))]
+        found = _clouds(values, np.ones(250), (num_independent(values, 1), 250), exact, rng)
+        rejected.append([found[name] <= 0.05 for name in ("energy_p", "classifier_p")])
     assert (np.mean(rejected, axis=0) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)).all()
 
 

@@ -425,14 +425,25 @@ def test_a_guide_of_another_support_or_event_is_answered_in_words(guide, words):
 
 
 def test_probabilities_are_no_logits():
-    wrong = pt.finite(lambda x: np.stack([np.full(len(x), 0.3), 0.7 + 0 * x[:, 0]], axis=-1)[None])
-    x = np.random.default_rng(0).normal(size=(5, 2))
-    assert wrong.logits(KEY, x).shape == (1, 5, 2)  # equal everywhere, they might be logits
-    p = 1.0 / (1.0 + np.exp(-x[:, 0]))
-    with pytest.raises(pt.UsageError, match="look like probabilities, as they sum to 1"):
-        pt.finite(lambda x: np.stack([p, 1 - p], axis=-1)[None]).logits(KEY, x)
-    with pytest.raises(pt.UsageError, match="look like probabilities"):
-        pt.sampled(lambda x, rng: np.stack([p, 1 - p], axis=-1)).logits(KEY, x, 3)
+    problem = pt.problem("2d/T3-rho0.1-s0")
+
+    def score(posterior):
+        return pt.evaluate(posterior, problem, key=KEY, num_batches=2, num_draws=10)
+
+    def shares(x, slope=1.0):
+        p = 1.0 / (1.0 + np.exp(-slope * np.asarray(x)[:, 0]))
+        return np.stack([p, 1 - p], axis=-1)
+
+    class Users:
+        def logits(self, key, x, num_draws):
+            return jnp.asarray(shares(x))[None].repeat(num_draws, axis=0)
+
+    for wrong in (pt.finite(lambda x: shares(x)[None]), pt.sampled(lambda x, rng: shares(x)), Users()):
+        with pytest.raises(pt.UsageError, match="look like probabilities, as they sum to 1"):
+            score(wrong)
+    assert (
+        score(pt.finite(lambda x: shares(x, 0.0)[None])).kl_joint > 0
+    )  # equal everywhere, they may be logits
 
 
 @pytest.mark.parametrize(

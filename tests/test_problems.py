@@ -118,11 +118,14 @@ def test_mistakes_are_answered_in_one_line():
         (lambda: pt.problem(hidden=(-5,)), r"hidden is \(-5,\); expected numbers of units"),
         (lambda: pt.GenerativeMLP(hidden=(0,)), r"hidden is \(0,\); expected numbers of units"),
         (lambda: pt.problem(input_dim=0), "input_dim is 0; expected a whole number, at least 1"),
-        (lambda: pt.problem(num_classes=1), "num_classes is 1; expected at least 2"),
+        (lambda: pt.problem(num_classes=1), "num_classes is 1; expected a whole number, at least 2"),
         (lambda: pt.problem(temperature=1e-50), "temperature is 1e-50; expected a number from 1e-06"),
         (lambda: pt.problem(temperature=1e30), "temperature is 1e.30; expected a number from 1e-06"),
         (lambda: pt.problem(temperature=float("inf")), "temperature is inf; expected a number"),
         (lambda: pt.problem(temperature="warm"), "temperature is 'warm'; expected a number"),
+        (lambda: pt.problem(temperature=[0.1]), r"temperature is \[0.1\]; expected a number"),
+        (lambda: pt.problem(temperature=jnp.array(-1.0)), "temperature is -1.0; expected a number from"),
+        (lambda: pt.problem(num_train=True), "num_train is True; expected a whole number"),
     ]:
         with pytest.raises(pt.UsageError, match=words):
             call()

@@ -78,6 +78,25 @@ def test_a_file_as_it_is_written_is_read(row, tmp_path):
     pd.testing.assert_frame_equal(read_results(tmp_path / "all.pq"), Store(tmp_path).read())
 
 
+def test_files_with_columns_twice_or_texts_that_are_none(row, tmp_path):
+    write(row, {}, tmp_path)
+    path = next(tmp_path.iterdir())
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("problem", table["problem"]), path)
+    assert Store(tmp_path).read().empty
+    broken = pa.array([b"\xff\xfe"]).cast(pa.binary()).view(pa.string())
+    pq.write_table(table.set_column(table.column_names.index("error"), "error", broken), path)
+    assert Store(tmp_path).read().empty
+
+
+def test_an_infinite_score_is_a_score(row, tmp_path):
+    write(row, {"kl_joint": float("inf"), "kl_joint_stderr": None, "kl_joint_bias": None}, tmp_path)
+    frame = Store(tmp_path).read()
+    assert np.isinf(frame.kl_joint[0])
+    frame.to_parquet(tmp_path / "all.pq")
+    assert np.isinf(read_results(tmp_path / "all.pq").kl_joint[0])
+
+
 def test_pipes_are_not_waited_for(row, tmp_path):
     write(row, {}, tmp_path)
     for name in ("a.parquet", "b.json", "c.npz"):
@@ -97,7 +116,10 @@ def test_foreign_files_are_no_ranks(text, tmp_path):
 
 
 def test_old_leftovers_of_killed_processes_are_removed(tmp_path):
-    old, new, held = (tmp_path / f".{name}.tmp" for name in ("old", "new", "held"))
+    old, new, held = (tmp_path / f".{letter * 32}.tmp" for letter in "abc")
+    mine = tmp_path / ".notes.tmp"
+    mine.touch()
+    os.utime(mine, (0, 0))
     for path in (old, new, held):
         path.touch()
     for path in (old, held):
@@ -105,6 +127,7 @@ def test_old_leftovers_of_killed_processes_are_removed(tmp_path):
     with held.open():
         Store(tmp_path).create()
     assert [path.exists() for path in (old, new, held)] == [False, True, os.path.exists("/proc")]
+    assert mine.exists()
 
 
 def test_bandit_rows_are_checked_too(tmp_path):

@@ -139,17 +139,22 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
     weights = np.exp(np.asarray(log_weights_of(posterior, len(values)), dtype=np.float64))
     exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])
     exact_size = min(MOST, int(reference.diagnostics.ess_bulk / 2))
-    num_chains = getattr(posterior, "num_chains", 0)
-    size = len(values)
-    if num_chains:
-        # So many draws of a chain still correlate by e^-2 with their neighbours, half of them by e^-4.
-        size = int(effective_size(by_chain(values, num_chains)) / 2)
+    size = num_independent(values, getattr(posterior, "num_chains", 0))
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key_tests)))
     return Comparison(
         **_paired(terms, reference),
         **_clouds(values, weights, (size, exact_size), exact, generator),
         correlation_error=correlation_error(values, weights, exact),
     )
+
+
+def num_independent(values: np.ndarray, num_chains: int) -> int:
+    """How many of the functions [M, ...] of so many chains are independent; all of them if they are of none.
+
+    As many draws of a chain as its effective size still correlate by e^-2 with their neighbours, half of them
+    by e^-4.
+    """
+    return int(effective_size(by_chain(values, num_chains)) / 2) if num_chains else len(values)
 
 
 def _same_data(task: Any, other: Any) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import logsumexp
 
-from pp_testbed.errors import UsageError
+from pp_testbed.errors import UsageError, check_whole
 from pp_testbed.evaluation import joint
-from pp_testbed.inference.base import Finite, Posterior, Sampled, as_posterior, divisor, log_weights_of
+from pp_testbed.inference.base import (
+    Finite,
+    Posterior,
+    Sampled,
+    as_posterior,
+    check_logits,
+    divisor,
+    log_weights_of,
+)
 from pp_testbed.models.base import Array, Environment, check_key
 
 NUM_BINS = 10  # of confidence, for the expected calibration error
@@ -64,10 +71,10 @@ class Evaluation:
     num_label_samples: int = 100
 
     def __post_init__(self) -> None:
-        for name, least in [("num_batches", 2), ("tau", 1), ("kappa", 1), ("num_draws", 2)]:
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < least:
-                raise UsageError(f"{name} is {value}; expected a whole number, at least {least}")
+        for name in ("num_batches", "num_draws"):
+            check_whole(name, getattr(self, name), least=2)
+        for name in ("tau", "kappa", "num_label_samples"):
+            check_whole(name, getattr(self, name), least=1)
         if self.num_draws % self.num_groups:
             raise UsageError(f"num_draws is {self.num_draws}; expected a multiple of {GROUPS}")
         if self.labels not in ("auto", "sampled"):
@@ -432,6 +439,7 @@ def _check_plain(logits: Array, is_finite: bool, num_classes: int, config: Evalu
     """Raise a UsageError unless logits [draws, N, K] of a plain posterior have the right shape."""
     if logits.shape[2] != num_classes:
         raise UsageError(f"logits have {logits.shape[2]} classes; the problem has {num_classes}")
+    check_logits(np.asarray(logits))
     if not is_finite and logits.shape[0] != config.num_draws:
         raise UsageError(f"the posterior gave {logits.shape[0]} draws; expected {config.num_draws}")
 

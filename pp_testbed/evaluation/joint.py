@@ -192,6 +192,8 @@ def jackknife(deviations: Array) -> tuple[Array, Array]:
         deviations: d [G, ...].
     """
     num_groups = len(deviations)
+    if num_groups == 1:
+        return jnp.zeros(deviations.shape[1:]), jnp.zeros(deviations.shape[1:])
     return (num_groups - 1) * deviations.mean(axis=0), (num_groups - 1) * deviations.var(axis=0)
 
 

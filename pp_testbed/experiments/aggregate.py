@@ -51,6 +51,8 @@ def mean_over(values: pd.Series, stratum: pd.Series) -> Estimate:
     has no error, and neither has an infinite mean.
     """
     num, mean = len(values), float(values.mean())
+    if values.isna().any():  # the difference of two infinite scores, say: nothing is left out of a mean
+        return UNKNOWN
     if num < 2 or not np.isfinite(mean):
         return Estimate(mean, float("nan"), float("nan"))
     groups = values.groupby(stratum)

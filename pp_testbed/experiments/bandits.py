@@ -304,8 +304,8 @@ def _run_missing(
         batches += [Batch(index, mine[i : i + size], steps) for i in range(0, len(mine), size)]
 
     def advanced(batch: Batch, fraction: float, seconds: float) -> None:
-        finished = batch.seconds * (fraction - batch.fraction)
-        batch.fraction = fraction
+        finished = batch.seconds * max(0.0, fraction - batch.fraction)  # it may have to start again
+        batch.fraction = max(batch.fraction, fraction)
         bar.advance(batch.name, finished, 0, seconds)
 
     def done(batch: Batch, seconds: float) -> None:

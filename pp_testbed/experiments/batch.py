@@ -217,8 +217,8 @@ def _run_together(batch: Batch, config: Evaluation, programs: Programs) -> list[
         try:
             terms, seconds = programs.timed(score, posterior, environment, key, config=config)
             scores = scores_of(terms, num_draws_of(posterior, config), environment, config)
-            why = words_on_nan(None if losses is None else losses[i])
-            made.append(_row(cell, scores, fit_seconds / batch.size, seconds, why))
+            own = None if losses is None else losses[i]
+            made.append(_row(cell, scores, fit_seconds / batch.size, seconds, own))
         except Exception as error:
             made.append(cell.row("error", one_line(error)))
     return made
@@ -236,28 +236,28 @@ def _run_alone(cell: Cell, config: Evaluation) -> dict[str, Any]:
             "posterior, or a function: see pt.finite and pt.sampled"
         )
     scores = evaluate(posterior, cell.problem.environment, key=keys.evaluate, config=config)
-    why = words_on_nan(getattr(posterior, "losses", None))
-    return _row(cell, scores, fitted - start, time.perf_counter() - fitted, why)
+    losses = getattr(posterior, "losses", None)
+    return _row(cell, scores, fitted - start, time.perf_counter() - fitted, losses)
 
 
 def words_on_nan(losses: Any) -> str:
-    """Why a posterior's logits may be NaN, from the losses of its training [..., steps], if there was one."""
-    if losses is not None:
-        undefined = np.isnan(losses).reshape(-1, losses.shape[-1]).any(axis=0)
-        if undefined.any():
-            return f"training gave NaN at step {undefined.argmax() + 1}: lower learning_rate"
+    """Why a posterior's logits may be NaN, from the losses of its training [..., steps], if it has any."""
+    undefined = np.isnan(np.atleast_1d(np.asarray(losses, dtype=np.float64)))
+    steps = undefined.reshape(-1, undefined.shape[-1]).any(axis=0)
+    if losses is not None and steps.any():
+        return f"training gave NaN at step {steps.argmax() + 1}: lower learning_rate"
     return "the posterior's logits contain NaN"
 
 
 def _row(
-    cell: Cell, scores: Scores, fit_seconds: float, evaluate_seconds: float, why_nan: str
+    cell: Cell, scores: Scores, fit_seconds: float, evaluate_seconds: float, losses: Any
 ) -> dict[str, Any]:
     columns: dict[str, Any] = scores.asdict()
     means = [name for name in columns if name + "_stderr" in columns]
     undefined = [name for name in means if np.isnan(columns[name])]
     status, error = OK, ""
     if undefined:
-        status, error = "nan", f"{', '.join(undefined)} undefined: {why_nan}"
+        status, error = "nan", f"{', '.join(undefined)} undefined: {words_on_nan(losses)}"
     return cell.row(status, error, **columns, fit_seconds=fit_seconds, evaluate_seconds=evaluate_seconds)
 
 

@@ -2,26 +2,30 @@
 
 Two methods with equal descriptions give equal results. A user's function or class is therefore described by
 its compiled code and by all that this code refers to, however far away: a constant, a helper, a base class,
-an imported file. What was edited is another method, and its cells run again, but not for a comment, nor for
-being imported under another name. Code of installed packages goes by its name.
+what it uses of an imported file, as it is loaded in this process. What was edited is another method, and its
+cells run again, but not for a comment, nor for being imported under another name. Code of installed packages
+goes by its name, and by the values that it closes over, such as a learning rate.
 """
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
-from pathlib import Path
+from importlib import import_module
 from types import CodeType, ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 Refer = Callable[[Any], str]  # how a description names a function, a class or a module
 
@@ -46,12 +50,15 @@ def describe(value: Any, refer: Refer | None = None, seen: tuple[int, ...] = ())
     refer = refer or code_name
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if is_code(value):
-        return refer(value)
     if id(value) in seen:
         return "itself"
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if is_code(value) and not _closes_over(value):
+        return refer(value)
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _describe_array(value)
+    if isinstance(value, pd.DataFrame | pd.Series | pd.Index):
+        hashes = pd.util.hash_pandas_object(value).to_numpy()
+        return [type(value).__name__, _digest(hashes.tobytes()), [*map(str, getattr(value, "columns", []))]]
     inside: Callable[[Any], Any] = partial(describe, refer=refer, seen=(*seen, id(value)))
     if isinstance(value, dict):
         return {str(key): inside(item) for key, item in value.items()}
@@ -63,6 +70,8 @@ def describe(value: Any, refer: Refer | None = None, seen: tuple[int, ...] = ())
         return {"partial": inside((value.func, value.args, value.keywords))}
     if inspect.ismethod(value):
         return {"method": inside((value.__func__, value.__self__))}
+    if is_code(value):
+        return {"function": _name(value), "with": inside([cell.cell_contents for cell in value.__closure__])}
     return {"class": refer(type(value)), **inside(_contents(value))}
 
 
@@ -77,9 +86,11 @@ def _contents(value: Any) -> dict[str, Any]:
         except TypeError:  # an open file, say, of which nothing but its kind is known
             return {}
     slots = [name for one in kind.__mro__ for name in getattr(one, "__slots__", ())]
-    return {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(
-        value, "__dict__", {}
-    )
+    contents = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    contents |= getattr(value, "__dict__", {})
+    if not contents and kind.__repr__ is not object.__repr__:  # bytes, a pattern of `re`, a path
+        return {"repr": repr(value)}
+    return contents
 
 
 def is_code(value: Any) -> bool:
@@ -133,27 +144,9 @@ def _parts(item: Any) -> Any:
     if isinstance(item, type):
         own = [kind for kind in item.__mro__ if not _is_library(kind)]
         return [item.__mro__, *({name: _member(v) for name, v in _members(kind)} for kind in own)]
-    if isinstance(item, ModuleType):
-        return _parts_of_module(item)
     if hasattr(item, "__code__"):
         return [_instructions(item.__code__), item.__defaults__, item.__kwdefaults__, _outside(item)]
     return getattr(item, "__wrapped__", None)
-
-
-def _parts_of_module(module: ModuleType) -> Any:
-    """The code of a user's module, and other modules that it has, or has something of."""
-    file = getattr(module, "__file__", None)
-    if not file or not file.endswith(".py") or not Path(file).is_file():
-        return None
-    code = compile(Path(file).read_bytes(), "module", "exec")
-    homes = {
-        name: value if isinstance(value, ModuleType) else _home(value) for name, value in vars(module).items()
-    }
-    return [_instructions(code), {name: home for name, home in homes.items() if home not in (None, module)}]
-
-
-def _home(value: Any) -> ModuleType | None:
-    return sys.modules.get(getattr(value, "__module__", None) or "")
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
@@ -171,16 +164,45 @@ def _member(value: Any) -> Any:
 
 
 def _outside(function: Any) -> dict[str, Any]:
-    """The variables outside that a function refers to, also from functions inside it."""
-    outside = {
-        name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__
-    }
+    """The variables outside that a function refers to, also from functions inside it.
+
+    Of users' modules it is what may be looked up in them: the variables that have a name of the code.
+    """
+    names = _names(function.__code__)
+    found: dict[str, Any] = {name: function.__globals__[name] for name in names & function.__globals__.keys()}
+    found |= {name: _imported(name, function.__globals__) for name in _imports(function.__code__)}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            outside[name] = cell.cell_contents
+            found[name] = cell.cell_contents
         except ValueError:  # which is not filled yet
-            outside[name] = None
+            found[name] = None
+    outside: dict[str, Any] = {}
+    while found:
+        name, value = found.popitem()
+        outside[name] = value
+        if isinstance(value, ModuleType) and not _is_library(value):
+            there = {f"{name}.{inner}": vars(value)[inner] for inner in names & vars(value).keys()}
+            found |= {inner: one for inner, one in there.items() if inner not in outside}
     return dict(sorted(outside.items()))
+
+
+def _imports(code: CodeType) -> set[str]:
+    """The modules that code and the code inside it import."""
+    here = {step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"}
+    return here.union(*(_imports(constant) for constant in code.co_consts if isinstance(constant, CodeType)))
+
+
+def _imported(name: str, variables: dict[str, Any]) -> Any:
+    """A module that a function imports when it is called, or None if it cannot be."""
+    with suppress(Exception):  # as the call may, then: to say so is not for a description
+        package = variables.get("__package__") or ""
+        return sys.modules.get(name) or import_module(name, package)
+    return None
+
+
+def _closes_over(value: Any) -> bool:
+    """Whether code is a library's function that holds values, such as an optimiser of optax."""
+    return bool(getattr(value, "__closure__", None)) and not inspect.ismethod(value) and _is_library(value)
 
 
 def _names(code: CodeType) -> set[str]:
@@ -200,10 +222,12 @@ def _constant(value: Any) -> str:
     return repr(sorted(value, key=repr)) if isinstance(value, frozenset) else repr(value)
 
 
-def _describe_array(value: Any) -> str:
+def _describe_array(value: Any) -> Any:
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value = jax.random.key_data(value)
     array = np.asarray(value)
+    if array.dtype == object:  # whose bytes are addresses
+        return describe(array.tolist())
     return f"{array.dtype}{list(array.shape)}:{_digest(array.tobytes())}"
 
 

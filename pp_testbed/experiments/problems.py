@@ -12,14 +12,13 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pp_testbed.errors import UsageError, unknown
+from pp_testbed.errors import UsageError, check_whole, unknown
 from pp_testbed.models.base import Array, Environment, Model, Task, no_labels, sample_latents
 from pp_testbed.models.logistic import LogisticRegression
 from pp_testbed.models.mlp import ACTIVATIONS, GenerativeMLP
@@ -55,10 +54,8 @@ class Problem:
     seed: int
 
     def __post_init__(self) -> None:
-        for name, least in (("num_train", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or value < least:
-                raise UsageError(f"{name} is {value!r}; expected a whole number, at least {least}")
+        check_whole("num_train", self.num_train, least=1)
+        check_whole("seed", self.seed, least=0)
 
     @property
     def name(self) -> str:
@@ -149,7 +146,9 @@ def make_model(kind: str = "mlp", temperature: float | None = None, **options: A
     if isinstance(options.get("hidden"), list):
         options["hidden"] = tuple(options["hidden"])
     if temperature is not None:
-        options["temperature"] = float(temperature) if isinstance(temperature, Real) else temperature
+        if np.ndim(temperature) or isinstance(temperature, str | bool):
+            raise UsageError(f"the temperature is {temperature!r}; expected a number")
+        options["temperature"] = float(temperature)
     return models[kind](**options)
 
 

@@ -69,7 +69,7 @@ class Reference:
         terms: of the scores, for pairing: KLs per batch [n], `predicted` [n, width, K].
         deviations: of these terms without each group of draws from the terms themselves, [G, n, ...]: what
             the errors by draws are made of. Those of the references that are shipped are of other chains of
-            the same settings, as the draws of the first are not kept: see `benchmarks/ship_references.py`.
+            the same settings, as the draws of the first are not kept: see `benchmarks/migrate_references.py`.
         draws: latent sites of every `thinning`-th draw, [kept, ...].
         seconds: of all chains, on one core.
         versions: of what made it.
@@ -117,7 +117,8 @@ class Reference:
         """The kept draws as chains, to look at anywhere.
 
         They are fewer than those that were scored (100 where shipped), so that their scores are higher;
-        `kl_joint_bias` of `evaluate` says by how much.
+        `kl_joint_bias` of `evaluate` says by how much. Their energies are for a picture: `diagnose` would
+        need those of neighbours, and has looked at them, in `diagnostics`.
         """
         draws = {name: jnp.asarray(leaf) for name, leaf in self.draws.items()}
         num = len(next(iter(draws.values())))

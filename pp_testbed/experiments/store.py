@@ -43,10 +43,15 @@ SCHEMA = pa.schema(
 OK = "ok"
 STATUSES = (OK, "error", "nan")
 NEWER = {"provenance"}  # columns that complete files of earlier days do not have
-OF_GOOD_CELLS = {*_SCORES, "num_draws", "labels"}  # which failed ones may leave empty
+OF_GOOD_CELLS = {"num_draws", "labels"} | {  # which failed ones may leave empty
+    name
+    for name in _SCORES
+    if not name.endswith(("_stderr", "_bias"))  # that an infinite score has none of
+}
 TEXT = 2**18  # characters of the longest text of a file that is ours
 DEPTH = 50  # of a configuration
 HOUR = 3600.0
+TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")  # the names of files that are being written
 
 
 def cell_id(problem: str, config_hash: str, version: str) -> str:
@@ -80,21 +85,26 @@ def create_directory(directory: Path, what: str) -> None:
         probe = directory / f".{uuid.uuid4().hex}.tmp"
         probe.touch()
         probe.unlink()
-        old = [path for path in directory.glob(".*.tmp") if _age(path) > HOUR]
-        in_use = _open_files() if old else set()
-        for path in old:
-            if path.resolve() not in in_use:
-                path.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {what} to {directory}: {error.strerror}") from None
+    _remove_leftovers(directory)
 
 
-def _age(path: Path) -> float:
-    """Seconds since a file was written; 0 where another process has just removed it."""
-    try:
-        return time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+def _remove_leftovers(directory: Path) -> None:
+    old = []
+    for path in directory.glob(".*.tmp"):
+        with suppress(OSError):  # which another process has just removed
+            if (
+                TEMPORARY.fullmatch(path.name)
+                and path.is_file()
+                and time.time() - path.stat().st_mtime > HOUR
+            ):
+                old.append(path)
+    in_use = _open_files() if old else set()
+    for path in old:
+        if path.resolve() not in in_use:
+            with suppress(OSError):  # of another user
+                path.unlink()
 
 
 def _open_files() -> set[Path]:
@@ -181,11 +191,12 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table | None:
             if set(schema.names) - set(names) - NEWER or not all(_is_like(*pair) for pair in types):
                 return None
             table = file.read(columns=names)
+            table.validate(full=True)  # that texts are texts
         for name in set(schema.names) - set(names):
             table = table.append_column(name, pa.nulls(table.num_rows, pa.string()))
         table = table.select(schema.names).cast(schema)
         return table if _is_ours(table) else None
-    except (OSError, ValueError, pa.ArrowException):
+    except (OSError, ValueError, KeyError, pa.ArrowException):
         return None
 
 

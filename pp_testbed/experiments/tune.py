@@ -30,6 +30,7 @@ from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.experiments.aggregate import mean_score
 from pp_testbed.experiments.identity import config_hash, config_text, describe
 from pp_testbed.experiments.problems import tuning_suite
+from pp_testbed.experiments.progress import Progress
 from pp_testbed.experiments.runner import run
 from pp_testbed.experiments.specs import MethodSpec, resolve
 from pp_testbed.experiments.store import OK, create_directory, write_whole
@@ -54,7 +55,7 @@ COLUMNS = ["trial", "options", "score", "stderr", "error"]
 SECONDS_BETWEEN_LOOKS = 0.5  # at what other processes do
 STUDIES = (".journal", ".db", ".sqlite")  # the names of files
 NUM_TRIALS = 30  # of a study whose sampler has no end
-LOST_AFTER = timedelta(days=1)  # a trial of another machine
+LOST_AFTER = timedelta(days=1)  # a trial, whoever is at it
 Options = dict[str, Any]
 
 
@@ -157,11 +158,11 @@ class Study:
             trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
             trial.set_user_attr("version", pp_testbed.__version__)
             text = text or self._suggest(trial)
-            taken = self._options("done", "running") | self.failed
+            taken = self.taken()
             trial.set_user_attr("options", text)
             # Of two processes that have claimed the same, the one with the lower number has it.
             rivals = [other.number for other in self._trials("running") if _options(other) == text]
-            if text in taken or min(rivals) < trial.number:
+            if text in taken or min(rivals) < trial.number or text not in self._first():
                 self._fail(trial)
             else:
                 claimed.append((trial, json.loads(text)))
@@ -198,10 +199,15 @@ class Study:
 
     def _next(self) -> str | None:
         """Options that nobody has: the defaults; "" for the sampler's; None if enough were tried."""
-        taken = self._options("done", "running") | self.failed
+        taken = self.taken()
         if len(taken) >= self.limit:
             return None
         return _as_text({}) if _as_text({}) not in taken else ""
+
+    def _first(self) -> list[str]:
+        """The options that are tried in all, if processes have claimed more at the same time."""
+        trials = sorted(self._trials("done") + self._trials("running"), key=lambda trial: trial.number)
+        return list(dict.fromkeys(map(_options, trials)))[: self.limit]
 
     def _suggest(self, trial: Any) -> str:
         try:
@@ -230,6 +236,10 @@ class Study:
 
     def _options(self, *states: str) -> set[str]:
         return {_options(trial) for state in states for trial in self._trials(state)}
+
+    def taken(self) -> set[str]:
+        """The options that are done, that somebody is at, or that failed here."""
+        return self._options("done", "running") | self.failed
 
     def release_lost(self) -> None:
         """Fail the trials whose process is gone, so that their options are free again."""
@@ -304,7 +314,7 @@ def tune(
         raise UsageError(f"the study {path}: expected a name that ends in {', '.join(STUDIES)}")
     create_directory(path.parent, "a study")
     score = partial(run, problems, out=path.parent / "cells", jobs=jobs, progress=progress, config=evaluation)
-    trial_of = Trials(spec, made, evaluation, metric, score)
+    trial_of = Trials(spec, made, evaluation, metric, score, Progress(progress).line)
     if sampler == "grid":
         found, elsewhere = trial_of.grid(distinct_points(made, space)[:trials]), 0
     else:
@@ -326,6 +336,7 @@ class Trials:
     Attributes:
         spec: the method, made: what it is without changes.
         score: `methods -> frame`.
+        say: tells the user something.
     """
 
     spec: Any
@@ -333,6 +344,7 @@ class Trials:
     evaluation: Evaluation
     metric: str
     score: Callable[[list[Any]], pd.DataFrame]
+    say: Callable[[str], None]
 
     def grid(self, points: list[Options]) -> pd.DataFrame:
         """A row per point."""
@@ -346,12 +358,16 @@ class Trials:
 
     def sampled(self, study: Study) -> None:
         """Run trials of a study until there is none left, here or in another process of this machine."""
+        seen: set[str] | None = None  # options that were taken when there was nothing left to claim
         while True:
             study.release_lost()
-            claimed = study.claim()
+            claimed = [] if study.taken() == seen else study.claim()
             if not claimed and not study.is_shared():
                 return
             if not claimed:
+                if seen is None:
+                    self.say(f"waiting for {study.elsewhere()} trials of other processes")
+                seen = study.taken()
                 time.sleep(SECONDS_BETWEEN_LOOKS)
                 continue
             trials = {trial.number: trial for trial, _ in claimed}
@@ -534,8 +550,10 @@ def _sampler(name: str, seed: int) -> Any:
 def _is_lost(trial: Any) -> bool:
     """Whether a running trial's process is gone: not of this machine any more, or an earlier one of this."""
     host, _, pid = trial.user_attrs.get("process", "").rpartition(":")
+    if datetime.now() - trial.datetime_start > LOST_AFTER:
+        return True
     if host != socket.gethostname():
-        return datetime.now() - trial.datetime_start > LOST_AFTER
+        return False
     if int(pid) == os.getpid():
         return True
     try:

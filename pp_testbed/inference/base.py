@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pp_testbed.errors import UsageError, unknown
+from pp_testbed.errors import UsageError, check_whole, unknown
 from pp_testbed.models.base import Array, Task, check_inputs
 
 # Sweeps are written as scikit-learn writes grids of parameters: products of values, side by side.
@@ -278,11 +278,10 @@ class Plain:
             raise UsageError(
                 f"there are {len(values)} draws; expected a multiple of {self.num_chains} chains"
             )
-        _check_logits(values)
         return jnp.asarray(values, dtype=jnp.float32)
 
 
-def _check_logits(values: np.ndarray) -> None:
+def check_logits(values: np.ndarray) -> None:
     """Raise a UsageError if values [M, N, K] that vary are probabilities: between 0 and 1, of sum 1."""
     are_shares = (values >= 0.0).all() and (values <= 1.0).all() and np.allclose(values.sum(axis=2), 1.0)
     if are_shares and np.ptp(values[..., 0]) > 0:
@@ -303,6 +302,7 @@ def finite(function: Callable[[Any], Any], weights: Any = None, *, chains: int =
         >>> posterior.logits(jax.random.key(0), np.ones((3, 2))).shape
         (5, 3, 2)
     """
+    check_whole("chains", chains, least=0)
     if weights is None:
         return Plain(function, True, None, chains)
     if chains:

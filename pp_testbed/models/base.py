@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Protocol, TypeAlias, TypeVar, dataclass_transform
 
 import jax
@@ -24,7 +24,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.util import log_density
 
-from pp_testbed.errors import UsageError
+from pp_testbed.errors import UsageError, check_whole
 
 Array: TypeAlias = jax.Array
 Params: TypeAlias = dict[str, Array]
@@ -212,12 +212,10 @@ SCALES = 0.1, 10.0  # of inputs, for which the priors and the step sizes of meth
 
 def check_model(model: Any) -> None:
     """Raise a UsageError unless a model's numbers are possible. Those that JAX traces were checked before."""
-    for name in ("input_dim", "num_classes"):
-        value = getattr(model, name)
-        if not isinstance(value, Integral) or value < 1:
-            raise UsageError(f"{name} is {value!r}; expected a whole number, at least 1")
+    check_whole("input_dim", model.input_dim, least=1)
+    check_whole("num_classes", model.num_classes, least=2)
     rho, (least, most) = model.temperature, TEMPERATURES
-    if isinstance(rho, str) or (isinstance(rho, Real) and not least <= float(rho) <= most):
+    if isinstance(rho, str | list) or (isinstance(rho, Real) and not least <= float(rho) <= most):
         raise UsageError(f"the temperature is {rho!r}; expected a number from {least:g} to {most:g}")
 
 

@@ -94,8 +94,6 @@ class GenerativeMLP:
 
     def __post_init__(self) -> None:
         check_model(self)
-        if self.num_classes < 2:
-            raise UsageError(f"num_classes is {self.num_classes}; expected at least 2")
         if not isinstance(self.hidden, tuple) or not all(
             isinstance(units, Integral) and units > 0 for units in self.hidden
         ):

@@ -84,7 +84,8 @@ def leaderboard(
         for method, cells in sorted(group.groupby("method", sort=False), key=lambda item: places[item[0]]):
             head = dict(zip(by, values, strict=True)) | {"method": method}
             paper = _published(str(method), baseline) if published else {}
-            rows.append(head | _summary(cells, reference) | paper)
+            row = _summary(cells, reference) | {"lacking": group.problem.nunique()}
+            rows.append(head | row | {"lacking": row["lacking"] - row["problems"]} | paper)
     return pd.DataFrame(rows)
 
 
@@ -107,13 +108,8 @@ def _places(group: pd.DataFrame) -> dict[str, tuple[bool, float]]:
 
 def words_on_incomplete(table: pd.DataFrame) -> str:
     """A sentence about the methods of a leaderboard that lack problems, if there are any."""
-    columns = list(table.columns[: table.columns.get_loc("problems")])
-    groups = table.groupby(columns[:-1]) if len(columns) > 1 else [((), table)]
-    lacking: dict[str, None] = {}
-    for _, rows in groups:
-        total = (rows.problems + rows.failed).max()
-        lacking |= dict.fromkeys(rows.method[rows.problems < total])
-    if not lacking:
+    lacking = table.method[table.lacking > 0].unique()
+    if not len(lacking):
         return ""
     names = ", ".join(lacking)
     return (

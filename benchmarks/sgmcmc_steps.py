@@ -1,4 +1,4 @@
-"""SG-MCMC where data are many: d¹⁰ of `sghmc` and `sgnht` at their defaults, next to `sgld` on the same problems.
+"""SG-MCMC where data are many: d¹⁰ of `sghmc` and `sgnht` at their defaults, next to that of `sgld`.
 
     python benchmarks/sgmcmc_steps.py work/
 

@@ -99,17 +99,6 @@ def same_everywhere(level, x):
     return jnp.tile(jnp.stack([level, 0.0 * level]), (len(x), 1))
 
 
-@pt.pytree_dataclass
-class Online:
-    """It cannot act: it does not weigh the rows of a history that is not full."""
-
-    name: str = "online"
-    networks: ClassVar[int] = 1
-
-    def fit(self, key, task):
-        raise AssertionError
-
-
 class OutOfMemory:
     def fit(self, key, task):
         return pt.finite(lambda x: jnp.ones((10**13,)))

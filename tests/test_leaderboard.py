@@ -93,7 +93,7 @@ def test_who_fails_on_some_problems_is_after_who_does_not():
     board = pt.leaderboard(pd.concat([easy, failed, lacking, hard, worse]))
     assert list(board.method) == ["mlp", "worse", "easy", "lacking"]
     words = words_on_incomplete(board)
-    assert words.startswith("easy, lacking: not on all problems")
+    assert words.startswith("Not on all problems: easy, lacking.")
     assert words_on_incomplete(pt.leaderboard(pd.concat([hard, worse]))) == ""
 
 

@@ -160,7 +160,7 @@ def test_a_method_sees_no_row_that_is_not_data(tmp_path):
     scores = pt.evaluate(made.fit(KEY, problem.task), problem, key=problem.keys.evaluate, config=QUICK)
     assert row.kl_joint == pytest.approx(scores.kl_joint, rel=1e-5)
     with pytest.raises(pt.UsageError, match="weighs_rows = True"):
-        pt.bandit([user.Online()], steps=1, out=tmp_path / "bandit", progress=False)
+        pt.bandit([made], steps=1, out=tmp_path / "bandit", progress=False)
 
 
 def test_what_is_wrong_is_said_without_a_bar(tmp_path):

@@ -113,8 +113,8 @@ def words_on_incomplete(table: pd.DataFrame) -> str:
         return ""
     names = ", ".join(lacking)
     return (
-        f"{names}: not on all problems, so that means do not compare; after the others, by their distance to "
-        "them on the problems that they have"
+        f"Not on all problems: {names}. Such means do not compare with others': these come last, by their "
+        "distance to the others on the problems that they have."
     )
 
 

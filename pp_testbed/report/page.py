@@ -186,7 +186,7 @@ def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
     if not good.assign(kind=strata(good)).duplicated(["method", "kind"]).any():
         text += " There is one seed of each kind of problem here: the errors are between all problems."
     if words := words_on_incomplete(board):
-        text += f" {words[0].upper()}{words[1:]}."
+        text += f" {words}"
     return Section("Leaderboard", text, [_table("leaderboard", board, ["method", "problems"], shown)])
 
 

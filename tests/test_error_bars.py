@@ -101,8 +101,8 @@ def plain(keys):
     ("repeat", "number", "freedom"),
     [
         (partial(repeated, five_functions), 1500, CONFIG.num_batches - 1),
-        (partial(repeated, sampler), 1000, FREEDOM),
-        (partial(repeated, chain), 1000, FREEDOM),
+        (partial(repeated, sampler), 500, FREEDOM),
+        (partial(repeated, chain), 500, FREEDOM),
         (plain, 200, FREEDOM),
     ],
     ids=["finite", "sampled", "chain", "plain"],

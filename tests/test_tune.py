@@ -19,7 +19,7 @@ from pp_testbed.cli import app
 from pp_testbed.experiments.problems import tuning_suite
 from pp_testbed.experiments.specs import MethodSpec
 from pp_testbed.experiments.tune import _storage, distinct_points, parse_grid, suggest, sweep_of, tune
-from pp_testbed.inference.base import METHODS, method, read_presets
+from pp_testbed.inference.base import METHODS, method, read_presets, with_options
 from pp_testbed.report.leaderboard import PUBLISHED
 
 FAST = MethodSpec("mlp", (("num_steps", "20"),))
@@ -156,17 +156,18 @@ def test_other_settings_code_or_versions_are_another_study(tmp_path, monkeypatch
     assert found.trials.trial[0] == 1  # nothing of the old version counts
 
 
-def test_options_of_a_guide_are_tuned_too(tmp_path):
+def test_options_of_a_guide_are_tuned_too():
+    """Those that a `partial` was given: as text, as of any option, in a method that is another one."""
     made = pt.SVI(partial(AutoNormal, init_scale=0.1), num_steps=5, name="mine")
-    options = {"suite": "smoke", "study": tmp_path / "s.journal", "progress": False}
-    few = pt.Evaluation(num_batches=2, num_draws=10)
-    found = tune(made, grid={"init_scale": ["0.01"]}, config=few, **options)
-    assert list(found.trials.options) == [{}, {"init_scale": "0.01"}]
-    assert found.trials.error.eq("").all()
-    assert found.trials.score.nunique() == 2
-    assert found.defaults == {"init_scale": "0.1"}
+    space = sweep_of(made, made, {"init_scale": ["0.01", "0.1"], "num_steps": [5]})
+    points = distinct_points(made, space)
+    assert points == [{}, {"init_scale": "0.01", "num_steps": "5"}]
+    changed = with_options(made, points[1])
+    assert changed.guide.func is AutoNormal
+    assert changed.guide.keywords == {"init_scale": 0.01}
+    assert made.guide.keywords == {"init_scale": 0.1}
     with pytest.raises(pt.UsageError, match="unknown option of mine 'init_scal'; did you mean 'init_scale'"):
-        tune(made, grid={"init_scal": [1.0]}, **options)
+        sweep_of(made, made, {"init_scal": [1.0]})
 
 
 def test_a_plain_class_has_nothing_to_tune(tmp_path):

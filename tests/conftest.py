@@ -1,4 +1,4 @@
-"""Test processes run side by side, one per core: each computes on one thread, and finds what others compiled."""
+"""Test processes run side by side, one thread on each core, and find what others have compiled."""
 
 import os
 from pathlib import Path

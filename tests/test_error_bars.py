@@ -102,7 +102,7 @@ def plain(keys):
     [
         (partial(repeated, five_functions), 1500, CONFIG.num_batches - 1),
         (partial(repeated, sampler), 500, FREEDOM),
-        (partial(repeated, chain), 500, FREEDOM),
+        (partial(repeated, chain), 1000, FREEDOM),
         (plain, 200, FREEDOM),
     ],
     ids=["finite", "sampled", "chain", "plain"],

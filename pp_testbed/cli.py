@@ -264,7 +264,10 @@ def tune(
     ] = None,
     study: Annotated[
         Path | None,
-        typer.Option(help="The study's file, .journal or .db; tuning/METHOD-SAMPLER.journal if not given."),
+        typer.Option(
+            help="A sampler's study, .journal or .db; tuning/METHOD-SAMPLER.journal if not given. Cells are "
+            "kept beside it."
+        ),
     ] = None,
     save: Annotated[Path | None, typer.Option(help="Put the best options into this JSON file.")] = None,
     settings: Settings = None,

@@ -32,7 +32,7 @@ def check_whole(name: str, value: Any, least: int) -> None:
         raise UsageError(f"{name} is {value!r}; expected a whole number, at least {least}")
 
 
-def unknown(kind: str, name: str, options: Iterable[str]) -> UsageError:
+def unknown(kind: str, name: Any, options: Iterable[str]) -> UsageError:
     """The error for a misspelt name, with the nearest right ones.
 
     Examples:
@@ -40,7 +40,7 @@ def unknown(kind: str, name: str, options: Iterable[str]) -> UsageError:
         unknown method 'ensembel'; did you mean 'ensemble'?
     """
     options = list(options)
-    near = get_close_matches(name, options, n=3, cutoff=0.5)
+    near = get_close_matches(str(name), options, n=3, cutoff=0.5)
     if near:
         hint = "did you mean " + " or ".join(repr(option) for option in near) + "?"
     else:

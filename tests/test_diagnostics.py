@@ -170,10 +170,15 @@ def test_draws_of_a_user_are_chains_too(chains):
 
 
 def test_a_shipped_reference_is_of_four_chains_with_statistics():
-    data = pt.reference("2d/T10-rho0.1-s0").posterior.to_arviz()
-    assert data["posterior"]["probe"].shape == (4, 25, 128, 1)
-    assert data["sample_stats"]["energy"].shape == (4, 25)
-    assert data["posterior_predictive"]["y"].shape == (4, 25, 10)
+    """Kept draws with parameters, and all of them at the probes: only of these are energies neighbours."""
+    reference = pt.reference("2d/T10-rho0.1-s0")
+    kept, whole = reference.posterior.to_arviz(), reference.to_arviz()
+    assert kept["posterior"]["probe"].shape == (4, 25, 128, 1)
+    assert kept["posterior_predictive"]["y"].shape == (4, 25, 10)
+    assert "energy" not in kept["sample_stats"]
+    assert whole["posterior"]["probe"].shape == (4, 500, 128, 1)
+    energies = whole["sample_stats"]["energy"].values
+    assert float(np.min(arviz().bfmi(energies))) == pytest.approx(reference.diagnostics.bfmi, rel=1e-6)
 
 
 def groups_of(data):

@@ -252,6 +252,12 @@ def test_mistakes_are_answered_in_one_line():
             pt.evaluate(prior_draws(1), problem, key=KEY)
     with pytest.raises(pt.UsageError, match="key is 3; expected a key of JAX"):
         pt.evaluate(prior_draws(1), PROBLEM, key=3)
+    with pytest.raises(pt.UsageError, match="Ensemble is no posterior: fit it first"):
+        pt.evaluate(pt.method("mlp"), PROBLEM, key=KEY)
+    with pytest.raises(pt.UsageError, match="expected a function of inputs, not ndarray"):
+        pt.finite(np.zeros(3))
+    with pytest.warns(UserWarning, match="scores are NaN: the posterior's logits contain NaN"):
+        pt.evaluate(pt.finite(lambda x: np.full((1, len(x), 2), np.nan)), PROBLEM, key=KEY, num_batches=2)
     with pytest.raises(pt.UsageError, match="num_draws is 1; expected a whole number, at least 2"):
         pt.Evaluation(num_draws=1)
     with pytest.raises(pt.UsageError, match="tau is 0; expected a whole number, at least 1"):

@@ -299,6 +299,16 @@ import re
 import numpy as np
 import optax
 OPTIONS = {"scale": 1.0, "list": [1, 2]}
+from functools import partial
+from typing import NamedTuple
+def add(x, level=0):
+    return x + level
+class Pair(NamedTuple):
+    one: int = 1
+    def both(self):
+        return self.one * 10
+add.bonus = 5
+PAIR = Pair()
 OPTIMISER, PATTERN, WORDS = optax.adam(1e-2), re.compile("a"), np.array(["a", None], dtype=object)
 def outer():
     def inner():
@@ -306,8 +316,9 @@ def outer():
         return OPTIONS["scale"] + len(WORDS) + bool(PATTERN) + bool(OPTIMISER) + now()
     return inner
 class Mine(Base):
+    more = partial(add, level=7)
     def fit(self, key, task):
-        return outer()() + helper.shift() + self.move()
+        return outer()() + helper.shift() + self.move() + PAIR.both() + add.bonus
 MINE = Mine()
 """,
 }
@@ -324,6 +335,9 @@ MINE = Mine()
         ("mine.py", "1e-2", "1e-3", True),  # what a library's function closes over
         ("mine.py", 'compile("a")', 'compile("b")', True),
         ("mine.py", '["a", None]', '["b", None]', True),
+        ("mine.py", "level=7", "level=8", True),  # of a partial that is an attribute of the class
+        ("mine.py", "self.one * 10", "self.one * 20", True),  # a method of a NamedTuple
+        ("mine.py", "bonus = 5", "bonus = 6", True),
         ("mine.py", "import helper", "import helper  # as it was", False),
         ("helper.py", "LEVEL = 1", "LEVEL, OTHER = 1, 2", False),  # which nobody uses
         ("mine.py", "MINE", "\n\nMINE", False),
@@ -464,7 +478,7 @@ def test_settings_of_a_users_dataclass(tmp_path):
         ("nowhere.py:X", "there is no file nowhere.py"),
         (f"{FILE}:KNM", "did you mean 'KNN'"),
         (FILE, "say which object"),
-        (f"{FILE}:Knn", "is not a method"),
+        (f"{FILE}:Knn", "Knn is a class: make an instance of it"),
     ]:
         with pytest.raises(pt.UsageError, match=words):
             run([text], tmp_path)

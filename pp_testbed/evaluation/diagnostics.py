@@ -88,6 +88,8 @@ class Diagnostics:
     @property
     def failures(self) -> list[str]:
         """Which conditions of the gate are not met, in words; NaN meets none."""
+        if np.isnan(self.rhat):
+            return [f"R-hat is not defined for {self.num_chains} x {self.num_draws} draws, or these are NaN"]
         conditions = [
             (self.rhat <= MAX_RHAT, f"R-hat is {self.rhat:.3f} > {MAX_RHAT}"),
             (self.ess_bulk >= MIN_ESS, f"bulk ESS is {self.ess_bulk:.0f} < {MIN_ESS:.0f}"),
@@ -145,7 +147,7 @@ def diagnose(posterior: Any, probes: Array | None = None) -> Diagnostics:
 def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
     """Diagnostics from probe values [chains, draws, ...] and statistics [chains, draws]."""
     table = diagnostics_table(values, stats)
-    probes, lp = table[table.quantity != "lp"], table[table.quantity == "lp"].iloc[0]
+    probes, lp = table[table.quantity != "lp"], table[table.quantity == "lp"]
     divergent = np.mean(stats["diverging"]) if "diverging" in stats else 0.0
     depth = np.mean(stats["tree_depth"]) if "tree_depth" in stats else np.nan
     energy = np.asarray(stats["energy"]) if "energy" in stats else None
@@ -158,8 +160,8 @@ def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
         ess_bulk=float(probes["ess_bulk"].to_numpy().min()),
         ess_tail=float(probes["ess_tail"].to_numpy().min()),
         mcse=float((probes["mcse"] / probes["sd"]).to_numpy().max()),
-        rhat_lp=float(lp["rhat"]),
-        ess_lp=float(lp["ess_bulk"]),
+        rhat_lp=float(lp["rhat"].sum(min_count=1)),
+        ess_lp=float(lp["ess_bulk"].sum(min_count=1)),
         divergent=float(divergent),
         tree_depth=float(depth),
         bfmi=float("nan") if energy is None else float(np.min(arviz().bfmi(energy))),
@@ -173,7 +175,8 @@ def diagnostics_table(values: Any, stats: Mapping[str, Any]) -> pd.DataFrame:
 
     values = np.asarray(values, dtype=np.float64)
     flat = values.reshape(*values.shape[:2], -1)
-    lp = np.asarray(stats.get("lp", np.full(flat.shape[:2], np.nan)), dtype=np.float64)[..., None]
+    has_lp = "lp" in stats
+    lp = np.asarray(stats["lp"], dtype=np.float64)[..., None] if has_lp else flat[..., :0]
     together = np.concatenate([flat, lp], axis=-1)
     dataset = xarray.Dataset({"value": (("chain", "draw", "quantity"), together)})
     az = arviz()
@@ -185,7 +188,7 @@ def diagnostics_table(values: Any, stats: Mapping[str, Any]) -> pd.DataFrame:
     }
     return pd.DataFrame(
         {
-            "quantity": [f"probe {i}" for i in range(flat.shape[-1])] + ["lp"],
+            "quantity": [f"probe {i}" for i in range(flat.shape[-1])] + ["lp"] * has_lp,
             "mean": together.mean(axis=(0, 1)),
             "sd": together.std(axis=(0, 1)),
             **{name: result["value"].values for name, result in columns.items()},
@@ -247,6 +250,11 @@ def to_arviz(
         "observed_data": {"y": np.asarray(task.y[rows])},
         "constant_data": {"x": np.asarray(task.x[rows]), "x_probe": np.asarray(x_probe)},
     }
+    return arviz_object(groups)
+
+
+def arviz_object(groups: Mapping[str, Mapping[str, np.ndarray]]) -> Any:
+    """An object of ArviZ, of whichever version, with those groups that have something in them."""
     groups = {name: group for name, group in groups.items() if group}
     az = arviz()
     return az.from_dict(**groups) if az.__version__.startswith("0.") else az.from_dict(groups)

@@ -7,6 +7,7 @@ that is not finite, the draws: the error bars are of both.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -378,8 +379,23 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
     if not isinstance(environment, Environment):
         raise UsageError(f"the problem is {problem!r}; expected one, as in pt.problem('2d/T30-rho0.1-s0')")
     check_key(key)
+    if not hasattr(as_posterior(posterior), "logits"):
+        hint = ": fit it first, as in method.fit(key, task)" if hasattr(posterior, "fit") else ""
+        raise UsageError(f"{type(posterior).__name__} is no posterior{hint}")
     terms, num_draws = terms_of(posterior, environment, key, config)
-    return scores_of(_summarise(terms, config), num_draws, environment, config)
+    scores = scores_of(_summarise(terms, config), num_draws, environment, config)
+    if np.isnan(scores.kl_joint):
+        warnings.warn(f"scores are NaN: {words_on_nan(getattr(posterior, 'losses', None))}", stacklevel=2)
+    return scores
+
+
+def words_on_nan(losses: Any) -> str:
+    """Why a posterior's logits may be NaN, from the losses of its training [..., steps], if it has any."""
+    undefined = np.isnan(np.atleast_1d(np.asarray(losses, dtype=np.float64)))
+    steps = undefined.reshape(-1, undefined.shape[-1]).any(axis=0)
+    if losses is not None and steps.any():
+        return f"training gave NaN at step {steps.argmax() + 1}: lower learning_rate"
+    return "the posterior's logits contain NaN"
 
 
 def terms_of(

@@ -27,6 +27,7 @@ from pp_testbed.evaluation.evaluator import (
     num_draws_of,
     score,
     scores_of,
+    words_on_nan,
 )
 from pp_testbed.experiments.identity import config_hash, config_text
 from pp_testbed.experiments.problems import Problem
@@ -238,15 +239,6 @@ def _run_alone(cell: Cell, config: Evaluation) -> dict[str, Any]:
     scores = evaluate(posterior, cell.problem.environment, key=keys.evaluate, config=config)
     losses = getattr(posterior, "losses", None)
     return _row(cell, scores, fitted - start, time.perf_counter() - fitted, losses)
-
-
-def words_on_nan(losses: Any) -> str:
-    """Why a posterior's logits may be NaN, from the losses of its training [..., steps], if it has any."""
-    undefined = np.isnan(np.atleast_1d(np.asarray(losses, dtype=np.float64)))
-    steps = undefined.reshape(-1, undefined.shape[-1]).any(axis=0)
-    if losses is not None and steps.any():
-        return f"training gave NaN at step {steps.argmax() + 1}: lower learning_rate"
-    return "the posterior's logits contain NaN"
 
 
 def _row(

@@ -13,11 +13,12 @@ import dis
 import hashlib
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cached_property, partial, partialmethod
 from importlib import import_module
 from types import CodeType, ModuleType
 from typing import Any
@@ -28,6 +29,18 @@ import numpy as np
 import pandas as pd
 
 Refer = Callable[[Any], str]  # how a description names a function, a class or a module
+CONTAINERS: dict[
+    type, Callable[[Any, Callable[[Any], Any]], Any]
+] = {  # and numbers and texts with attributes
+    dict: lambda value, inside: {str(key): inside(item) for key, item in value.items()},
+    tuple: lambda value, inside: [inside(item) for item in value],
+    list: lambda value, inside: [inside(item) for item in value],
+    set: lambda value, inside: sorted(json.dumps(inside(item), sort_keys=True) for item in value),
+    frozenset: lambda value, inside: sorted(json.dumps(inside(item), sort_keys=True) for item in value),
+    str: lambda value, _inside: str.__str__(value),
+    int: lambda value, _inside: int(value),
+    float: lambda value, _inside: float(value),
+}
 
 
 def config_text(method: Any, evaluation: Any) -> str:
@@ -48,8 +61,10 @@ def describe(value: Any, refer: Refer | None = None, seen: tuple[int, ...] = ())
         seen: the objects that are being described: what refers to itself is described once.
     """
     refer = refer or code_name
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or type(value) in (bool, int, float, str):
         return value
+    if isinstance(value, np.float64):
+        return float(value)
     if id(value) in seen:
         return "itself"
     if is_code(value) and not _closes_over(value):
@@ -60,12 +75,15 @@ def describe(value: Any, refer: Refer | None = None, seen: tuple[int, ...] = ())
         hashes = pd.util.hash_pandas_object(value).to_numpy()
         return [type(value).__name__, _digest(hashes.tobytes()), [*map(str, getattr(value, "columns", []))]]
     inside: Callable[[Any], Any] = partial(describe, refer=refer, seen=(*seen, id(value)))
-    if isinstance(value, dict):
-        return {str(key): inside(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [inside(item) for item in value]
-    if isinstance(value, set | frozenset):
-        return sorted(json.dumps(inside(item), sort_keys=True) for item in value)
+    if isinstance(value, re.Pattern):
+        return {"pattern": inside((value.pattern, value.flags))}
+    for kind, contents in CONTAINERS.items():
+        if isinstance(value, kind):
+            plain = contents(value, inside)
+            if type(value) is kind:
+                return plain
+            own = dict(getattr(value, "__dict__", {}))
+            return {"class": refer(type(value)), "value": plain, "attributes": inside(own)}
     if isinstance(value, partial):
         return {"partial": inside((value.func, value.args, value.keywords))}
     if inspect.ismethod(value):
@@ -145,8 +163,10 @@ def _parts(item: Any) -> Any:
         own = [kind for kind in item.__mro__ if not _is_library(kind)]
         return [item.__mro__, *({name: _member(v) for name, v in _members(kind)} for kind in own)]
     if hasattr(item, "__code__"):
-        return [_instructions(item.__code__), item.__defaults__, item.__kwdefaults__, _outside(item)]
-    return getattr(item, "__wrapped__", None)
+        attributes = {name: value for name, value in vars(item).items() if name != "__wrapped__"}
+        defaults = item.__defaults__, item.__kwdefaults__
+        return [_instructions(item.__code__), *defaults, _outside(item), attributes]
+    return [getattr(item, name, None) for name in ("__wrapped__", "jvp", "fwd", "bwd")]  # JAX's rules
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
@@ -160,7 +180,13 @@ def _member(value: Any) -> Any:
     """What is behind a property, or a method of the class."""
     if isinstance(value, property):
         return [value.fget, value.fset]
-    return getattr(value, "__func__", getattr(value, "func", value))
+    if isinstance(value, staticmethod | classmethod):
+        return value.__func__
+    if isinstance(value, cached_property):
+        return value.func
+    if isinstance(value, partialmethod):
+        return partial(value.func, *value.args, **value.keywords)
+    return value
 
 
 def _outside(function: Any) -> dict[str, Any]:

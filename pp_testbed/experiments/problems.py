@@ -187,7 +187,7 @@ _NAME = re.compile(
 
 
 def _parse(name: str) -> Problem:
-    match = _NAME.fullmatch(name)
+    match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if not match:
         raise UsageError(f"{name!r} does not name a problem; a name is like '2d/T100-rho0.1-s3'")
     options: dict[str, Any] = {}

@@ -26,7 +26,13 @@ import numpy as np
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.diagnostics import Diagnostics, diagnose_values, probe_inputs, probe_values
+from pp_testbed.evaluation.diagnostics import (
+    Diagnostics,
+    arviz_object,
+    diagnose_values,
+    probe_inputs,
+    probe_values,
+)
 from pp_testbed.evaluation.evaluator import Evaluation, Scores, Terms, score_inputs, scores_of, summarise
 from pp_testbed.experiments import workers
 from pp_testbed.experiments.batch import Programs
@@ -117,18 +123,33 @@ class Reference:
         """The kept draws as chains, to look at anywhere.
 
         They are fewer than those that were scored (100 where shipped), so that their scores are higher;
-        `kl_joint_bias` of `evaluate` says by how much. Their energies are for a picture: `diagnose` would
-        need those of neighbours, and has looked at them, in `diagnostics`.
+        `kl_joint_bias` of `evaluate` says by how much. They are too few for the gate: `diagnostics` and
+        `to_arviz` are of all draws. Energies of draws that are not neighbours mean nothing, and are left out.
         """
         draws = {name: jnp.asarray(leaf) for name, leaf in self.draws.items()}
+        stats = {name: leaf for name, leaf in self.stats.items() if name != "energy" or self.thinning == 1}
         num = len(next(iter(draws.values())))
         return Chains(
             function=Partial(read_logits, self.problem.model),
             draws=draws,
             log_weights=jnp.full(num, -jnp.log(num)),
             num_groups=divisor("the reference", num),
-            stats={name: jnp.asarray(leaf[:, :: self.thinning]) for name, leaf in self.stats.items()},
+            stats={name: jnp.asarray(leaf[:, :: self.thinning]) for name, leaf in stats.items()},
             task=self.problem.task,
+        )
+
+    def to_arviz(self) -> Any:
+        """All draws as an object of ArviZ: values at the probe inputs, and what the sampler reported."""
+        return arviz_object(
+            {
+                "posterior": {"probe": np.array(self.values, dtype=np.float64)},
+                "sample_stats": {name: np.array(leaf) for name, leaf in self.stats.items()},
+                "observed_data": {"y": np.asarray(self.problem.task.y)},
+                "constant_data": {
+                    "x": np.asarray(self.problem.task.x),
+                    "x_probe": np.asarray(probe_inputs(self.problem.model)),
+                },
+            }
         )
 
 

@@ -46,7 +46,9 @@ def resolve(item: Any) -> Any:
     if isinstance(item, str):
         item = MethodSpec(item)
     made = item.resolve() if isinstance(item, MethodSpec) else item
-    if isinstance(made, type) or not callable(getattr(made, "fit", None)):
+    if isinstance(made, type) and callable(getattr(made, "fit", None)):
+        raise UsageError(f"{made.__name__} is a class: make an instance of it, METHOD = {made.__name__}()")
+    if not callable(getattr(made, "fit", None)):
         hint = f"; a guide? pt.SVI({made.__name__}) is one" if inspect.isfunction(made) else ""
         raise UsageError(f"{made!r} is not a method: it has no fit(key, task){hint}")
     try:

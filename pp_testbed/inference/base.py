@@ -302,6 +302,8 @@ def finite(function: Callable[[Any], Any], weights: Any = None, *, chains: int =
         >>> posterior.logits(jax.random.key(0), np.ones((3, 2))).shape
         (5, 3, 2)
     """
+    if not callable(function):
+        raise UsageError(f"expected a function of inputs, not {type(function).__name__}")
     check_whole("chains", chains, least=0)
     if weights is None:
         return Plain(function, True, None, chains)

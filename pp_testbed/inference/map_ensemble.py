@@ -75,6 +75,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_steps", "batch_size")
+        check_within(self, "learning_rate", 0.0, float("inf"))
 
     @property
     def networks(self) -> int:

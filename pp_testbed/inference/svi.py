@@ -32,7 +32,7 @@ from numpyro.infer.autoguide import (
 from numpyro.primitives import Messenger
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled, Sweep, check_positive
+from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within
 from pp_testbed.models.base import (
     Array,
     Params,
@@ -310,8 +310,17 @@ def sites_of(program: Program, task: Task) -> dict[str, Site]:
     return found
 
 
+def _outputs(model: Program, x: Array, y: Array) -> Any:
+    """The logits of a draw of the prior; None where the model has none."""
+    site = handlers.trace(handlers.seed(model, jax.random.key(0))).get_trace(x, y).get("logits")
+    return None if site is None else site["value"]
+
+
 def check_sites(model: Program, guide: Any, task: Task) -> None:
     """Raise a UsageError unless the guide's latent sites are the model's, of their shapes and supports."""
+    logits = jax.eval_shape(partial(_outputs, model), task.x, task.y)
+    if logits is None:
+        raise UsageError("the model has no site named logits: numpyro.deterministic('logits', ...) makes one")
     expected, found = sites_of(model, task), sites_of(bound_guide(guide, model), task)
     if extra := sorted(found.keys() - expected.keys()):
         raise UsageError(
@@ -381,6 +390,7 @@ class SVI(Trainable):
         if not callable(self.guide):
             raise UsageError(f"a guide is a function or an autoguide class, not {self.guide!r}")
         check_positive(self, "num_steps", "batch_size", "num_starts")
+        check_within(self, "learning_rate", 0.0, float("inf"))
 
     @property
     def networks(self) -> int:

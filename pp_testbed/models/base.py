@@ -224,6 +224,8 @@ def task(model: Model, x: Any, y: Any) -> Task:
 
     Inputs should be of a scale of about 1; there is a warning where they are far from it.
     """
+    if isinstance(model, type) or not hasattr(model, "input_dim"):
+        raise UsageError(f"the model is {model!r}; expected one such as pt.GenerativeMLP(input_dim=2)")
     try:
         x, y = np.asarray(x, dtype=np.float32), np.asarray(y)
     except (ValueError, TypeError) as error:
@@ -251,9 +253,9 @@ def task(model: Model, x: Any, y: Any) -> Task:
 
 def check_key(key: Any) -> None:
     """Raise a UsageError unless this is a key of JAX, new or old."""
-    kind = getattr(key, "dtype", None)
-    is_key = kind is not None and (jnp.issubdtype(kind, jax.dtypes.prng_key) or kind == jnp.uint32)
-    if not is_key:
+    kind, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    is_new = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key) and shape == ()
+    if not is_new and not (kind == jnp.uint32 and shape == (2,)):
         raise UsageError(f"key is {key!r}; expected a key of JAX, as in jax.random.key(0)")
 
 

@@ -112,6 +112,8 @@ def words_on_incomplete(table: pd.DataFrame) -> str:
     if not len(lacking):
         return ""
     names = ", ".join(lacking)
+    if set(lacking) == set(table.method):
+        return f"Not on all problems: {names}. Such means do not compare: look at ratios."
     return (
         f"Not on all problems: {names}. Such means do not compare with others': these come last, by their "
         "distance to the others on the problems that they have."
@@ -310,6 +312,8 @@ def with_error(value: float, error: float) -> str:
     """Value ± error, both to the second significant digit of the error, but at least three places."""
     if not np.isfinite(value):
         return as_text(value)
+    if abs(value) >= 1e6:  # of a training that has diverged
+        return f"{value:.3g}" if np.isnan(error) else f"{value:.3g} ± {error:.2g}"
     places = 3
     if np.isfinite(error) and error > 0:
         places = int(np.clip(1 - np.floor(np.log10(error)), 2, 4))

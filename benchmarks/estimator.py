@@ -71,7 +71,7 @@ def variance(posterior, problem, labels: str) -> float:
     logits, truth = mixture.values(x), problem.environment.logits(x)
     run = jax.jit(score_chunk, static_argnums=(4, 5))
     means = [
-        float(run(key, logits, truth, mixture.log_weights, 1, config)["kl_joint"].mean())
+        float(run(key, logits, truth, mixture.log_weights, 1, config).whole["kl_joint"].mean())
         for key in jax.random.split(jax.random.key(2), 50)
     ]
     return float(np.var(means, ddof=1))

@@ -255,7 +255,7 @@ def check_key(key: Any) -> None:
     """Raise a UsageError unless this is a key of JAX, new or old."""
     kind, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
     is_new = kind is not None and jnp.issubdtype(kind, jax.dtypes.prng_key) and shape == ()
-    if not is_new and not (kind == jnp.uint32 and shape == (2,)):
+    if not is_new and not (kind == jnp.uint32 and len(shape or ()) == 1):
         raise UsageError(f"key is {key!r}; expected a key of JAX, as in jax.random.key(0)")
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.diagnostics import by_chain, effective_size, probe_inputs
+from pp_testbed.evaluation.diagnostics import by_chain, differences, effective_size, probe_inputs
 from pp_testbed.evaluation.evaluator import Terms, stderr_of_mean, terms_of
 from pp_testbed.evaluation.joint import jackknife
 from pp_testbed.inference.base import as_posterior, log_weights_of
@@ -135,7 +135,7 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
     if not bool(jnp.isfinite(logits).all()):
         first = int(jnp.argmin(jnp.isfinite(logits).all(axis=(1, 2))))
         raise UsageError(f"draw {first} of the posterior has logits that are not finite at the probe inputs")
-    values = np.asarray(logits[..., 1:] - logits[..., :1], dtype=np.float64)
+    values = np.asarray(differences(logits), dtype=np.float64)
     weights = np.exp(np.asarray(log_weights_of(posterior, len(values)), dtype=np.float64))
     exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])
     exact_size = min(MOST, int(reference.diagnostics.ess_bulk / 2))

@@ -52,7 +52,11 @@ def probe_values(posterior: Finite, x: Array) -> Array:
 
 @jax.jit
 def _differences(posterior: Finite, x: Array) -> Array:
-    logits = posterior.values(x)
+    return differences(posterior.values(x))
+
+
+def differences(logits: Array) -> Array:
+    """Logits [..., K] minus those of class 0: [..., K - 1], what predictions depend on."""
     return logits[..., 1:] - logits[..., :1]
 
 
@@ -140,14 +144,15 @@ def diagnose(posterior: Any, probes: Array | None = None) -> Diagnostics:
     if probes is None:
         probes = probe_inputs(_task_of(posterior, None, "diagnose(posterior, probes)").model)
     logits = posterior.logits(jax.random.key(0), probes)
-    values = by_chain(logits[..., 1:] - logits[..., :1], num_chains)
+    values = by_chain(differences(logits), num_chains)
     return diagnose_values(values, getattr(posterior, "stats", {}))
 
 
 def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
     """Diagnostics from probe values [chains, draws, ...] and statistics [chains, draws]."""
     table = diagnostics_table(values, stats)
-    probes, lp = table[table.quantity != "lp"], table[table.quantity == "lp"]
+    probes = table[table.quantity != "lp"]
+    lp = table.set_index("quantity").reindex(["lp"]).iloc[0]  # NaN where no density was reported
     divergent = np.mean(stats["diverging"]) if "diverging" in stats else 0.0
     depth = np.mean(stats["tree_depth"]) if "tree_depth" in stats else np.nan
     energy = np.asarray(stats["energy"]) if "energy" in stats else None
@@ -160,8 +165,8 @@ def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
         ess_bulk=float(probes["ess_bulk"].to_numpy().min()),
         ess_tail=float(probes["ess_tail"].to_numpy().min()),
         mcse=float((probes["mcse"] / probes["sd"]).to_numpy().max()),
-        rhat_lp=float(lp["rhat"].sum(min_count=1)),
-        ess_lp=float(lp["ess_bulk"].sum(min_count=1)),
+        rhat_lp=float(lp["rhat"]),
+        ess_lp=float(lp["ess_bulk"]),
         divergent=float(divergent),
         tree_depth=float(depth),
         bfmi=float("nan") if energy is None else float(np.min(arviz().bfmi(energy))),
@@ -239,7 +244,7 @@ def to_arviz(
     log_likelihood = jnp.take_along_axis(jax.nn.log_softmax(at_data), task.y[None, rows, None], axis=-1)
     num_chains, draws = getattr(posterior, "num_chains", 0) or 1, getattr(posterior, "draws", {})
     parameters = _leaves(draws if isinstance(draws, dict) else {"draw": draws})
-    variables = {**parameters, "probe": at_probes[..., 1:] - at_probes[..., :1]}
+    variables = {**parameters, "probe": differences(at_probes)}
     groups = {
         "posterior": {name: by_chain(leaf, num_chains) for name, leaf in variables.items()},
         "sample_stats": {name: np.array(leaf) for name, leaf in getattr(posterior, "stats", {}).items()},

@@ -391,10 +391,11 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
 
 def words_on_nan(losses: Any) -> str:
     """Why a posterior's logits may be NaN, from the losses of its training [..., steps], if it has any."""
-    undefined = np.isnan(np.atleast_1d(np.asarray(losses, dtype=np.float64)))
-    steps = undefined.reshape(-1, undefined.shape[-1]).any(axis=0)
-    if losses is not None and steps.any():
-        return f"training gave NaN at step {steps.argmax() + 1}: lower learning_rate"
+    if losses is not None:
+        undefined = np.isnan(np.atleast_1d(np.asarray(losses, dtype=np.float64)))
+        steps = undefined.reshape(-1, undefined.shape[-1]).any(axis=0)
+        if steps.any():
+            return f"training gave NaN at step {steps.argmax() + 1}: lower learning_rate"
     return "the posterior's logits contain NaN"
 
 

@@ -29,14 +29,24 @@ import numpy as np
 import pandas as pd
 
 Refer = Callable[[Any], str]  # how a description names a function, a class or a module
-CONTAINERS: dict[
-    type, Callable[[Any, Callable[[Any], Any]], Any]
-] = {  # and numbers and texts with attributes
+Inside = Callable[[Any], Any]  # describes what is in a container
+
+
+def _in_order(values: Any, inside: Inside) -> list[Any]:
+    return [inside(item) for item in values]
+
+
+def _sorted(values: Any, inside: Inside) -> list[Any]:
+    return sorted(json.dumps(inside(item), sort_keys=True) for item in values)
+
+
+# How values of built-in types are described; of a type that derives from one, so is what it adds.
+BUILT_IN: dict[type, Callable[[Any, Inside], Any]] = {
     dict: lambda value, inside: {str(key): inside(item) for key, item in value.items()},
-    tuple: lambda value, inside: [inside(item) for item in value],
-    list: lambda value, inside: [inside(item) for item in value],
-    set: lambda value, inside: sorted(json.dumps(inside(item), sort_keys=True) for item in value),
-    frozenset: lambda value, inside: sorted(json.dumps(inside(item), sort_keys=True) for item in value),
+    tuple: _in_order,
+    list: _in_order,
+    set: _sorted,
+    frozenset: _sorted,
     str: lambda value, _inside: str.__str__(value),
     int: lambda value, _inside: int(value),
     float: lambda value, _inside: float(value),
@@ -74,10 +84,10 @@ def describe(value: Any, refer: Refer | None = None, seen: tuple[int, ...] = ())
     if isinstance(value, pd.DataFrame | pd.Series | pd.Index):
         hashes = pd.util.hash_pandas_object(value).to_numpy()
         return [type(value).__name__, _digest(hashes.tobytes()), [*map(str, getattr(value, "columns", []))]]
-    inside: Callable[[Any], Any] = partial(describe, refer=refer, seen=(*seen, id(value)))
+    inside: Inside = partial(describe, refer=refer, seen=(*seen, id(value)))
     if isinstance(value, re.Pattern):
         return {"pattern": inside((value.pattern, value.flags))}
-    for kind, contents in CONTAINERS.items():
+    for kind, contents in BUILT_IN.items():
         if isinstance(value, kind):
             plain = contents(value, inside)
             if type(value) is kind:
@@ -106,7 +116,7 @@ def _contents(value: Any) -> dict[str, Any]:
     slots = [name for one in kind.__mro__ for name in getattr(one, "__slots__", ())]
     contents = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     contents |= getattr(value, "__dict__", {})
-    if not contents and kind.__repr__ is not object.__repr__:  # bytes, a pattern of `re`, a path
+    if not contents and kind.__repr__ is not object.__repr__:  # bytes, a path
         return {"repr": repr(value)}
     return contents
 

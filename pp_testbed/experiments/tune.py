@@ -314,15 +314,15 @@ def tune(
         raise UsageError(f"the study {path}: expected a name that ends in {', '.join(STUDIES)}")
     create_directory(path.parent, "a study")
     score = partial(run, problems, out=path.parent / "cells", jobs=jobs, progress=progress, config=evaluation)
-    trial_of = Trials(spec, made, evaluation, metric, score, Progress(progress).line)
+    runs = Trials(spec, made, evaluation, metric, score, Progress(progress).line)
     if sampler == "grid":
-        found, elsewhere = trial_of.grid(distinct_points(made, space)[:trials]), 0
+        found, elsewhere = runs.grid(distinct_points(made, space)[:trials]), 0
     else:
         purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
         purpose["configuration"] = config_hash(config_text(made, evaluation))
         purpose["sweep"] = config_hash(_as_text({"space": describe(space)}))
         opened = Study(_open(path, name, purpose), sampler, seed, space, trials or NUM_TRIALS)
-        trial_of.sampled(opened)
+        runs.sampled(opened)
         found, elsewhere = opened.table(), opened.elsewhere()
     held = dict(spec.options) if isinstance(spec, MethodSpec) else {}
     defaults = {option: _text(options_of(made)[option]) for one in space for option in one}

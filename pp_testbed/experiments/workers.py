@@ -25,6 +25,18 @@ import cloudpickle
 from pp_testbed.errors import UsageError
 
 
+class Stopwatch:
+    """How long something took since the last time one looked."""
+
+    def __init__(self) -> None:
+        self.last = time.monotonic()
+
+    def lap(self) -> float:
+        """Seconds since the last lap."""
+        before, self.last = self.last, time.monotonic()
+        return self.last - before
+
+
 class Worker:
     """The parent's end of one worker process."""
 
@@ -33,7 +45,7 @@ class Worker:
         self.connection, theirs = Pipe()
         lifeline, self.lifeline = Pipe(duplex=False)  # closed by nothing but the end of this process
         self.job: Any = None
-        self.said = time.monotonic()  # when it was last heard of
+        self.watch = Stopwatch()  # of when it was last heard of
         descriptors = [theirs.fileno(), lifeline.fileno()]
         command = [sys.executable, "-P", "-m", "pp_testbed.experiments.workers", *map(str, descriptors)]
         environment = {
@@ -59,7 +71,8 @@ class Worker:
 
     def start(self, job: Job) -> None:
         """Send a job."""
-        self.job, self.said = job, time.monotonic()
+        self.job = job
+        self.watch.lap()
         with suppress(OSError):  # if it has died, reading from it says so
             self.connection.send_bytes(cloudpickle.dumps(job.message))
 
@@ -69,11 +82,6 @@ class Worker:
         if code == -signal.SIGKILL:
             return "the worker process was killed (signal 9), most likely for lack of memory"
         return f"the worker process died ({'signal' if code < 0 else 'exit code'} {abs(code)})"
-
-    def lap(self) -> float:
-        """Seconds since it was last heard of."""
-        before, self.said = self.said, time.monotonic()
-        return self.said - before
 
     def stop(self) -> None:
         """End the process."""
@@ -117,13 +125,11 @@ def run(
         advanced: told of the subject of a job that has made progress, how much, and in how many seconds.
     """
     if jobs == 0:
-        handle, said = setup(), time.monotonic()
+        handle, watch = setup(), Stopwatch()
         for job in queue:
             for progress in handle(job.message) or ():
-                before, said = said, time.monotonic()
-                advanced(job.subject, progress, said - before)
-            before, said = said, time.monotonic()
-            done(job.subject, said - before)
+                advanced(job.subject, progress, watch.lap())
+            done(job.subject, watch.lap())
         return
     try:
         message = cloudpickle.dumps(setup)
@@ -149,7 +155,7 @@ def run(
                 try:
                     complaint = worker.connection.recv()
                     if isinstance(complaint, float):
-                        advanced(worker.job.subject, complaint, worker.lap())
+                        advanced(worker.job.subject, complaint, worker.watch.lap())
                         continue
                 except (EOFError, OSError):
                     why = worker.death()
@@ -162,7 +168,7 @@ def run(
                 else:
                     if complaint:
                         raise UsageError(complaint)
-                done(worker.job.subject, worker.lap())
+                done(worker.job.subject, worker.watch.lap())
                 worker.job = None
     finally:
         for worker in workers:

@@ -282,46 +282,31 @@ def with_keywords(guide: Any, **keywords: Any) -> Any:
     return partial(guide, **keywords)
 
 
-class Site(NamedTuple):
-    """What is known of a latent site without its values."""
-
-    shape: tuple[int, ...]
-    distribution: Any
-
-    @property
-    def support(self) -> Any:
-        """The constraint of a single value."""
-        constraint = self.distribution.support
-        while hasattr(constraint, "base_constraint"):
-            constraint = constraint.base_constraint
-        return constraint
-
-
-def sites_of(program: Program, task: Task) -> dict[str, Site]:
-    """The latent sites of a model or a guide."""
-    found: dict[str, Site] = {}
+def abstract_trace(program: Program, task: Task) -> dict[str, Any]:
+    """The sites of a model or a guide, of whose values only the shapes are known."""
+    found: dict[str, Any] = {}
 
     def run(x: Array, y: Array, key: Array) -> None:
-        trace = handlers.trace(handlers.seed(program, key)).get_trace(x, y)
-        sites = {name: site for name, site in trace.items() if is_latent(site)}
-        found.update({name: Site(jnp.shape(site["value"]), site["fn"]) for name, site in sites.items()})
+        found.update(handlers.trace(handlers.seed(program, key)).get_trace(x, y))
 
     jax.eval_shape(run, task.x, task.y, jax.random.key(0))
     return found
 
 
-def _outputs(model: Program, x: Array, y: Array) -> Any:
-    """The logits of a draw of the prior; None where the model has none."""
-    site = handlers.trace(handlers.seed(model, jax.random.key(0))).get_trace(x, y).get("logits")
-    return None if site is None else site["value"]
+def _support(distribution: Any) -> Any:
+    """The constraint of a single value."""
+    constraint = distribution.support
+    while hasattr(constraint, "base_constraint"):
+        constraint = constraint.base_constraint
+    return constraint
 
 
 def check_sites(model: Program, guide: Any, task: Task) -> None:
     """Raise a UsageError unless the guide's latent sites are the model's, of their shapes and supports."""
-    logits = jax.eval_shape(partial(_outputs, model), task.x, task.y)
-    if logits is None:
+    traces = abstract_trace(model, task), abstract_trace(bound_guide(guide, model), task)
+    if "logits" not in traces[0]:
         raise UsageError("the model has no site named logits: numpyro.deterministic('logits', ...) makes one")
-    expected, found = sites_of(model, task), sites_of(bound_guide(guide, model), task)
+    expected, found = ({name: site for name, site in trace.items() if is_latent(site)} for trace in traces)
     if extra := sorted(found.keys() - expected.keys()):
         raise UsageError(
             f"the guide samples {', '.join(extra)}, which the model does not have; "
@@ -329,23 +314,22 @@ def check_sites(model: Program, guide: Any, task: Task) -> None:
         )
     if missing := sorted(expected.keys() - found.keys()):
         raise UsageError(f"the guide does not sample the model's {', '.join(missing)}")
-    for site, value in expected.items():
-        if found[site].shape != value.shape:
+    for name, site in expected.items():
+        of_guide, of_model = found[name]["fn"], site["fn"]
+        shapes = [jnp.shape(one["value"]) for one in (found[name], site)]
+        if shapes[0] != shapes[1]:
+            raise UsageError(f"the guide's site {name} has shape {shapes[0]}; the model's has {shapes[1]}")
+        if of_guide.event_dim < of_model.event_dim:
             raise UsageError(
-                f"the guide's site {site} has shape {found[site].shape}; the model's has {value.shape}"
+                f"the guide's site {name} has an event of {of_guide.event_dim} dimensions, the model's of "
+                f"{of_model.event_dim}: end its distribution, of single values, with "
+                f".to_event({of_model.event_dim})"
             )
-        of_guide, of_model = found[site].distribution.event_dim, value.distribution.event_dim
-        if of_guide < of_model:
+        real, support = dist.constraints.real, _support(of_model)
+        if _support(of_guide) is real and support is not real and not _is_delta(of_guide):
             raise UsageError(
-                f"the guide's site {site} has an event of {of_guide} dimensions, the model's of {of_model}: "
-                f"end its distribution, of single values, with .to_event({of_model})"
-            )
-        is_wide = found[site].support is dist.constraints.real and value.support is not dist.constraints.real
-        if is_wide and not _is_delta(found[site].distribution):
-            kind = type(value.distribution).__name__
-            raise UsageError(
-                f"the guide's site {site} can have any value; the model's is {kind}, of support "
-                f"{value.support!r}: give it a distribution there, such as LogNormal for positive values"
+                f"the guide's site {name} can have any value; the model's is {type(of_model).__name__}, of "
+                f"support {support!r}: give it a distribution there, such as LogNormal for positive values"
             )
 
 

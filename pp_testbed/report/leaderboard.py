@@ -84,8 +84,9 @@ def leaderboard(
         for method, cells in sorted(group.groupby("method", sort=False), key=lambda item: places[item[0]]):
             head = dict(zip(by, values, strict=True)) | {"method": method}
             paper = _published(str(method), baseline) if published else {}
-            row = _summary(cells, reference) | {"lacking": group.problem.nunique()}
-            rows.append(head | row | {"lacking": row["lacking"] - row["problems"]} | paper)
+            row = _summary(cells, reference)
+            row["lacking"] = group.problem.nunique() - row["problems"]
+            rows.append(head | row | paper)
     return pd.DataFrame(rows)
 
 

@@ -9,7 +9,7 @@ network the joint KL is additive, so that d10 is ten times d1 in expectation; pu
 import tempfile
 
 import pp_testbed as pt
-from pp_testbed.experiments.problems import GRID_RHO, GRID_T
+from pp_testbed.problems.suites import GRID_RHO, GRID_T
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 import pp_testbed as pt
-from pp_testbed.experiments.references import build_references, load
+from pp_testbed.studies.references import build_references, load
 
 ASKED = {"2d/T10-rho0.1-s0": 15.0, "2d/T10-rho0.01-s0": 15.0, "2d/T100-rho0.1-s0": 60.0}
 ASKED_SGLD = 30.0

@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
-from pp_testbed.experiments.aggregate import mean_score
-from pp_testbed.experiments.store import Store
+from pp_testbed.engine.store import Store
+from pp_testbed.evaluation.aggregate import mean_score
 
 
 def main() -> None:

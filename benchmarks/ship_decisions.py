@@ -5,18 +5,19 @@
 
 The published agents (`--preset paper`), ensembles of 30, 20 seeds. The horizon is the paper's 50,000 steps,
 for d = 2 some 30 minutes on two cores, for 10 40 and for 50 70; less for nuts.
-Each part is a file in `benchmarks/results/bandits/`; scores on suite `decisions`, and of the generative
-models, are in `benchmarks/results/`.
+Each part is a file in `kept/bandits/`; scores on suite `decisions`, and of the generative
+models, are in `kept/`.
 """
 
 import sys
 from pathlib import Path
 
-from pp_testbed.experiments.bandits import PAPER_STEPS, annealed, bandit, read_bandits
-from pp_testbed.experiments.problems import suite
-from pp_testbed.experiments.runner import run
-from pp_testbed.experiments.specs import MethodSpec
-from pp_testbed.experiments.store import Store
+from pp_testbed.engine.store import Store
+from pp_testbed.inference.online import in_dimensions
+from pp_testbed.inference.specs import MethodSpec
+from pp_testbed.problems.suites import suite
+from pp_testbed.studies.bandits import PAPER_STEPS, bandit, read_bandits
+from pp_testbed.studies.scoring import run
 
 SHIPPED = Path(__file__).parent / "results"
 SGLD = {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}  # offline; online its chain goes on
@@ -59,7 +60,7 @@ def play(part: str, work: Path) -> None:
         bandit(specs([*bounds, *AGENTS]), dim=dim, steps=PAPER_STEPS, out=work / part, jobs=2)
         run(suite("decisions").filter(input_dim=dim), specs(AGENTS, True), work / "decisions", jobs=2)
     elif part == "acting":  # scored with the prior that they act with in ten dimensions
-        methods = [annealed(spec.resolve(), 10) for spec in specs(AGENTS, True)]
+        methods = [in_dimensions(spec.resolve(), 10) for spec in specs(AGENTS, True)]
         run(suite("decisions").filter(input_dim=10), methods, work / "decisions-acting", jobs=2)
     elif part == "nuts":
         bandit(specs([("nuts", {})]), dim=2, steps=5000, out=work / part, jobs=2)

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from pp_testbed.errors import UsageError
-from pp_testbed.experiments.specs import MethodSpec
-from pp_testbed.experiments.tune import tune
+from pp_testbed.inference.specs import MethodSpec
+from pp_testbed.studies.tune import tune
 
 SHORT_CHAIN = {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}
 STEADY = {"momentum": "0.0", "steady": "1000.0"}  # where the published agent has momentum and a step of ε / T

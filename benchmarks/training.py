@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 import pp_testbed as pt
-from pp_testbed.experiments.batch import stack
+from pp_testbed.engine.programs import stack
 
 CASES = [  # method, T, how many fits at once
     ("mlp", 10, 10),

@@ -35,25 +35,9 @@ if TYPE_CHECKING:
     from pp_testbed.evaluation.diagnostics import Diagnostics as Diagnostics
     from pp_testbed.evaluation.diagnostics import diagnose as diagnose
     from pp_testbed.evaluation.evaluator import Evaluation as Evaluation
-    from pp_testbed.evaluation.evaluator import Scores as Scores
     from pp_testbed.evaluation.evaluator import evaluate as evaluate
-    from pp_testbed.experiments.active import active as active
-    from pp_testbed.experiments.active import read_active as read_active
-    from pp_testbed.experiments.bandits import bandit as bandit
-    from pp_testbed.experiments.bandits import read_bandits as read_bandits
-    from pp_testbed.experiments.problems import Problem as Problem
-    from pp_testbed.experiments.problems import Suite as Suite
-    from pp_testbed.experiments.problems import problem as problem
-    from pp_testbed.experiments.problems import suite as suite
-    from pp_testbed.experiments.references import Reference as Reference
-    from pp_testbed.experiments.references import reference as reference
-    from pp_testbed.experiments.references import references as references
-    from pp_testbed.experiments.references import verify as verify
-    from pp_testbed.experiments.runner import run as run
-    from pp_testbed.experiments.sbc import Calibration as Calibration
-    from pp_testbed.experiments.sbc import sbc as sbc
-    from pp_testbed.experiments.tune import Tuning as Tuning
-    from pp_testbed.experiments.tune import tune as tune
+    from pp_testbed.evaluation.ranks import Calibration as Calibration
+    from pp_testbed.evaluation.scores import Scores as Scores
     from pp_testbed.inference.base import Finite as Finite
     from pp_testbed.inference.base import Sampled as Sampled
     from pp_testbed.inference.base import finite as finite
@@ -67,6 +51,10 @@ if TYPE_CHECKING:
     from pp_testbed.models.base import task as task
     from pp_testbed.models.logistic import LogisticRegression as LogisticRegression
     from pp_testbed.models.mlp import GenerativeMLP as GenerativeMLP
+    from pp_testbed.problems.suites import Suite as Suite
+    from pp_testbed.problems.suites import suite as suite
+    from pp_testbed.problems.synthetic import Problem as Problem
+    from pp_testbed.problems.synthetic import problem as problem
     from pp_testbed.report import plots as plots
     from pp_testbed.report.decisions import across_models as across_models
     from pp_testbed.report.decisions import correlations as correlations
@@ -74,19 +62,35 @@ if TYPE_CHECKING:
     from pp_testbed.report.decisions import regrets as regrets
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
     from pp_testbed.report.page import write_report as write_report
+    from pp_testbed.studies.active import active as active
+    from pp_testbed.studies.active import read_active as read_active
+    from pp_testbed.studies.bandits import bandit as bandit
+    from pp_testbed.studies.bandits import read_bandits as read_bandits
+    from pp_testbed.studies.calibration import sbc as sbc
+    from pp_testbed.studies.reference_files import Reference as Reference
+    from pp_testbed.studies.reference_files import references as references
+    from pp_testbed.studies.references import reference as reference
+    from pp_testbed.studies.references import verify as verify
+    from pp_testbed.studies.scoring import run as run
+    from pp_testbed.studies.tune import Tuning as Tuning
+    from pp_testbed.studies.tune import tune as tune
 
 _HOME = {
     "UsageError": "errors",
-    **dict.fromkeys(["Evaluation", "Scores", "evaluate"], "evaluation.evaluator"),
-    **dict.fromkeys(["Problem", "Suite", "problem", "suite"], "experiments.problems"),
+    **dict.fromkeys(["Evaluation", "evaluate"], "evaluation.evaluator"),
+    "Scores": "evaluation.scores",
+    **dict.fromkeys(["Problem", "problem"], "problems.synthetic"),
+    **dict.fromkeys(["Suite", "suite"], "problems.suites"),
     **dict.fromkeys(["Comparison", "compare"], "evaluation.compare"),
     **dict.fromkeys(["Diagnostics", "diagnose"], "evaluation.diagnostics"),
-    **dict.fromkeys(["Reference", "reference", "references", "verify"], "experiments.references"),
-    **dict.fromkeys(["active", "read_active"], "experiments.active"),
-    **dict.fromkeys(["bandit", "read_bandits"], "experiments.bandits"),
-    "run": "experiments.runner",
-    **dict.fromkeys(["Calibration", "sbc"], "experiments.sbc"),
-    **dict.fromkeys(["Tuning", "tune"], "experiments.tune"),
+    **dict.fromkeys(["Reference", "references"], "studies.reference_files"),
+    **dict.fromkeys(["reference", "verify"], "studies.references"),
+    **dict.fromkeys(["active", "read_active"], "studies.active"),
+    **dict.fromkeys(["bandit", "read_bandits"], "studies.bandits"),
+    "run": "studies.scoring",
+    "Calibration": "evaluation.ranks",
+    "sbc": "studies.calibration",
+    **dict.fromkeys(["Tuning", "tune"], "studies.tune"),
     **dict.fromkeys(["Finite", "Sampled", "finite", "method", "sampled"], "inference.base"),
     "NUTS": "inference.mcmc",
     "SVI": "inference.svi",

@@ -18,8 +18,8 @@ import typer
 from rich.console import Console
 
 import pp_testbed
+from pp_testbed.engine.provenance import cores
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.experiments.provenance import cores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,12 +135,12 @@ def run(
       pp-testbed run --methods mlp,my_method.py:METHOD --set mlp.l2=10 --seeds 0-1 --limit 6
     """
     with plain_errors():
-        from pp_testbed.experiments.runner import run as run_suite
-        from pp_testbed.experiments.specs import resolve
-        from pp_testbed.experiments.store import create_directory
+        from pp_testbed.engine.store import create_directory
         from pp_testbed.inference.base import method_name
+        from pp_testbed.inference.specs import resolve
         from pp_testbed.report.leaderboard import FORMATS, check_baseline
         from pp_testbed.report.page import check_report, write_report
+        from pp_testbed.studies.scoring import run as run_suite
 
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
@@ -286,10 +286,10 @@ def tune(
       pp-testbed tune --method my_method.py:METHOD --grid learning_rate=1e-3,1e-2
     """
     with plain_errors():
-        from pp_testbed.experiments.tune import parse_grid
-        from pp_testbed.experiments.tune import tune as find
         from pp_testbed.inference.base import read_presets
         from pp_testbed.report.leaderboard import FORMATS
+        from pp_testbed.studies.tune import parse_grid
+        from pp_testbed.studies.tune import tune as find
 
         specs = _specs(method, settings or [])
         if len(specs) != 1:
@@ -352,7 +352,7 @@ def sbc(
     with plain_errors():
         import pandas as pd
 
-        from pp_testbed.experiments.sbc import sbc as calibrate
+        from pp_testbed.studies.calibration import sbc as calibrate
 
         _check_figure(figure)
         made = [
@@ -392,13 +392,13 @@ def compare(
     with plain_errors():
         import pandas as pd
 
+        from pp_testbed.engine.jobs import one_line
         from pp_testbed.evaluation.compare import compare as compare_posterior
         from pp_testbed.evaluation.evaluator import evaluate
-        from pp_testbed.experiments.batch import one_line
-        from pp_testbed.experiments.references import reference
-        from pp_testbed.experiments.specs import resolve
         from pp_testbed.inference.base import method_name
+        from pp_testbed.inference.specs import resolve
         from pp_testbed.report.leaderboard import render_across
+        from pp_testbed.studies.references import reference
 
         _check_figure(figure)
         exact = reference(problem, store=store)
@@ -463,11 +463,11 @@ def bandit(
       pp-testbed bandit --dim 50 --methods mlp,ensemble --full --set ensemble.size=100
     """
     with plain_errors():
-        from pp_testbed.experiments.bandits import PAPER_STEPS, agent
-        from pp_testbed.experiments.bandits import bandit as play
         from pp_testbed.inference.base import method_name
         from pp_testbed.report.decisions import regrets
         from pp_testbed.report.leaderboard import FORMATS, check_baseline
+        from pp_testbed.studies.bandits import PAPER_STEPS, agent
+        from pp_testbed.studies.bandits import bandit as play
 
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
@@ -527,10 +527,10 @@ def active(
       pp-testbed active --methods mlp,ensemble+,my_method.py:METHOD --figure active.png
     """
     with plain_errors():
-        from pp_testbed.experiments.active import active as learn
-        from pp_testbed.experiments.active import pools
         from pp_testbed.report.decisions import learning
         from pp_testbed.report.leaderboard import FORMATS
+        from pp_testbed.studies.active import active as learn
+        from pp_testbed.studies.active import pools
 
         if format not in FORMATS:
             raise unknown("format", format, FORMATS)
@@ -579,8 +579,8 @@ def correlate(
       pp-testbed correlate bandits/ results/ --figure correlation.png
     """
     with plain_errors():
-        from pp_testbed.experiments.bandits import read_bandits
         from pp_testbed.report.decisions import correlations
+        from pp_testbed.studies.bandits import read_bandits
 
         _check_figure(figure)
         inputs = read_bandits(bandits, _complain), _results(results), _names(methods), step, testbed
@@ -611,8 +611,8 @@ def robustness(
       pp-testbed robustness --results activations --figure robustness.png
     """
     with plain_errors():
-        from pp_testbed.experiments.bandits import read_bandits
         from pp_testbed.report.decisions import across_models
+        from pp_testbed.studies.bandits import read_bandits
 
         _check_figure(figure)
         if results is None and bandits is None:
@@ -647,9 +647,9 @@ def reference_build(
       pp-testbed reference build --suite 2d --max-num-train 100 --jobs 2
     """
     with plain_errors():
-        from pp_testbed.experiments import references
-        from pp_testbed.experiments.problems import problem as named_problem
         from pp_testbed.inference.base import method, with_options
+        from pp_testbed.problems.synthetic import problem as named_problem
+        from pp_testbed.studies import reference_files, references
 
         selected = [named_problem(problem)] if problem else list(_selected(suite, seeds, None))
         selected = [one for one in selected if max_num_train is None or one.num_train <= max_num_train]
@@ -658,16 +658,16 @@ def reference_build(
         options = dict(_specs("nuts", settings or [])[0].options)
         nuts = with_options(method("nuts"), options)
         paths = references.build_references(selected, store=store, method=nuts, jobs=jobs or cores())
-        directory = store or references.default_store()
+        directory = store or reference_files.default_store()
         errors.print(f"{len(paths)} references are in {_escaped(directory)}{os.sep}")
-        _report_not_converged([references.load(path) for path in paths])
+        _report_not_converged([reference_files.load(path) for path in paths])
 
 
 @reference_app.command("list")
 def reference_list(store: StoreOption = None, format: Format = "table") -> None:
     """List the references: those shipped with the package, and the store's."""
     with plain_errors():
-        from pp_testbed.experiments.references import default_store, references
+        from pp_testbed.studies.reference_files import default_store, references
 
         with warnings.catch_warnings(record=True) as ignored:
             warnings.simplefilter("always")
@@ -697,7 +697,7 @@ def reference_show(
     with plain_errors():
         import json
 
-        from pp_testbed.experiments.references import reference
+        from pp_testbed.studies.references import reference
 
         found = reference(problem, store=store)
         verdict = found.diagnostics.verdict
@@ -717,7 +717,8 @@ def reference_verify(
 
         import pandas as pd
 
-        from pp_testbed.experiments.references import load, reference, stored_files, verify
+        from pp_testbed.studies.reference_files import load, stored_files
+        from pp_testbed.studies.references import reference, verify
 
         found = [reference(problem, store=store)] if problem else [load(path) for path in stored_files(store)]
         if not found:
@@ -758,7 +759,7 @@ def suites(
 ) -> None:
     """List the suites and how many problems each has."""
     with plain_errors():
-        from pp_testbed.experiments.problems import SUITES, suite
+        from pp_testbed.problems.suites import SUITES, suite
 
         rows: list[dict[str, Any]] = []
         for name, (summary, _) in SUITES.items():
@@ -785,7 +786,7 @@ def _check_figure(figure: Path | None, option: str = "--figure") -> None:
 
 
 def _selected(suite: str, seeds: str, limit: int | None) -> Any:
-    from pp_testbed.experiments.problems import suite as named_suite
+    from pp_testbed.problems.suites import suite as named_suite
 
     selected = named_suite(suite)
     if seeds:
@@ -828,10 +829,11 @@ def _complain(line: str) -> None:
 
 def _results(directory: Path) -> pd.DataFrame:
     """The results of a directory, or of a file, of which there must be some."""
-    from pp_testbed.experiments.store import read_results
+    from pp_testbed.engine.store import read_results
     from pp_testbed.report.leaderboard import without_superseded
+    from pp_testbed.studies.scoring import RESULTS
 
-    frame = read_results(directory, _complain)
+    frame = read_results(directory, RESULTS, _complain)
     if frame.empty:
         raise UsageError(f"there are no results in {directory}")
     return without_superseded(frame)
@@ -841,7 +843,7 @@ def _calibrations(directory: Path | None) -> Any:
     """What `pp-testbed sbc` left in a directory, if one is given."""
     if directory is None:
         return ()
-    from pp_testbed.experiments.sbc import calibrations
+    from pp_testbed.studies.calibration import calibrations
 
     return calibrations(directory)
 
@@ -856,17 +858,17 @@ def _read(path: Path, source: str) -> pd.DataFrame:
     if source == "results":
         return _results(path)
     if source == "bandits":
-        from pp_testbed.experiments.bandits import read_bandits
+        from pp_testbed.studies.bandits import read_bandits
 
         return read_bandits(path, _complain)
-    from pp_testbed.experiments.active import read_active
+    from pp_testbed.studies.active import read_active
 
     return read_active(path, _complain)
 
 
 def _specs(methods: str, settings: list[str], preset: str = "tuned") -> list[Any]:
     """Methods of the command line with their settings."""
-    from pp_testbed.experiments.specs import MethodSpec
+    from pp_testbed.inference.specs import MethodSpec
 
     names = [name for name in methods.split(",") if name]
     options: dict[str, list[tuple[str, str]]] = {name: [] for name in names}

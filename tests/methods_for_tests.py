@@ -85,7 +85,7 @@ class Unweighted:
     """A sampler that counts every row that it is given, as it has promised nothing else."""
 
     name: str = "unweighted"
-    networks: ClassVar[int] = 1
+    problems_at_once: ClassVar[int] = 10
 
     def fit(self, key, task):
         latents = sample_latents(task.model, task.x, task.y, jax.random.key(0))

@@ -3,13 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import logsumexp, softmax
 from scipy.stats import chisquare
 
 import pp_testbed as pt
 from pp_testbed.evaluation.acquisition import PRIORITIES, Candidates, reorder
-from pp_testbed.experiments.active import active, active_tables
+from pp_testbed.studies.active import active
 
 KEY = jax.random.key(0)
 QUICK = {"config": pt.Evaluation(num_batches=10, num_draws=20), "progress": False}
@@ -155,9 +156,8 @@ def test_what_was_scored_before_a_failure_is_kept(tmp_path):
     assert list(frame.num_labelled) == [5, 9, 5, 9]
     assert list(frame.status) == ["ok", "error", "ok", "error"]
     good = active(["mlp"], POOL, **options | {"priorities": ["bald"]})
-    tables = active_tables(tmp_path)
-    name = next(path.name for path in tmp_path.iterdir() if "bald" in path.name)
-    tables.write(name, [tables.rows(name).iloc[0].to_dict() | {"status": "error"}])  # of another process
+    path = next(path for path in tmp_path.iterdir() if "mlp" in path.name)
+    pd.read_parquet(path).assign(status="error").iloc[1:].to_parquet(path.with_stem("other"), index=False)
     assert active(["mlp"], POOL, **options | {"priorities": ["bald"]}).equals(good)
 
 

@@ -18,16 +18,17 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy.stats import chisquare
 
 import pp_testbed as pt
+from pp_testbed.engine.programs import Programs, filled, stack
+from pp_testbed.engine.study import Workspace
 from pp_testbed.evaluation import bandit as loop
 from pp_testbed.evaluation.bandit import History, Thompson, World
-from pp_testbed.experiments import bandits
-from pp_testbed.experiments.bandits import Bandit, annealed, bandit
-from pp_testbed.experiments.batch import problems_at_once, stack
-from pp_testbed.experiments.specs import MethodSpec
-from pp_testbed.inference.base import Finite, Sampled
+from pp_testbed.inference.base import Finite, Sampled, problems_at_once
 from pp_testbed.inference.mcmc import Target
-from pp_testbed.inference.online import Refreshed, Refreshment, online
+from pp_testbed.inference.online import Refreshed, Refreshment, in_dimensions, online
+from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.models.base import Environment, observe, pytree_dataclass
+from pp_testbed.studies import bandits
+from pp_testbed.studies.bandits import Bandit, bandit
 
 ARMS = 5
 KEY = jax.random.key(0)
@@ -147,10 +148,10 @@ def test_learning_is_adam_on_the_published_loss():
         state = jax.lax.fori_loop(0, 15, lambda _, state: agent.learn(KEY, state, history), state)
         return start, agent.current(state, history).draws
 
-    start, found = jax.jit(learnt)(annealed(method_, 10))
+    start, found = jax.jit(learnt)(in_dimensions(method_, 10))
 
     def loss(params):
-        logits = annealed(method_, 10).agent(history).network(params, history.x[:num])
+        logits = in_dimensions(method_, 10).agent(history).network(params, history.x[:num])
         nll = optax.softmax_cross_entropy_with_integer_labels(logits, history.y[:num]).mean()
         decay = sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
         return nll + 10.0 * 2.0 * jnp.sqrt(0.1) / num * decay
@@ -219,8 +220,10 @@ def test_what_an_agent_is_by_default():
     assert bandits.agent("mlp").batch_size == 128
     assert bandits.agent(pt.method("mlp")).batch_size == 100  # an object is as its user made it
     assert bandits.agent("nuts").method.num_draws == 100
-    assert annealed(bandits.agent(MethodSpec("bbb", (), "paper")), 50).kl_weight * 50 == pytest.approx(2.0)
-    assert annealed(pt.method("mlp", adaptive_l2=False), 50).l2 == 1.0
+    assert in_dimensions(bandits.agent(MethodSpec("bbb", (), "paper")), 50).kl_weight * 50 == pytest.approx(
+        2.0
+    )
+    assert in_dimensions(pt.method("mlp", adaptive_l2=False), 50).l2 == 1.0
     with pytest.raises(pt.UsageError, match="knn cannot learn online"):
         bandits.agent("knn")
 
@@ -268,7 +271,7 @@ class Seen(NamedTuple):
 class Counting:
     """A method whose posterior is the number of data."""
 
-    networks = 1
+    problems_at_once = 10
     name: str = "counting"
 
     def fit(self, key, task):
@@ -338,62 +341,63 @@ def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr(bandits, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     spec, quick = MethodSpec(name, SMALL[name]), {"steps": 12, "seeds": 2, "progress": False}
     calm = bandit([spec], out=tmp_path / "calm", **quick)
-    tables, one = bandits.bandit_tables(tmp_path / "stopped"), bandits.agent(spec)
-    tables.create()
-    config = bandits._config(one, "thompson")
-    runs = [bandits.Run(one, Bandit(model(), seed), "thompson", config) for seed in range(2)]
-    runs = runs[: problems_at_once(one)]
-    started = bandits._play_together(runs, tables, 12)
+    study = bandits.acting([spec], [Bandit(model(), seed) for seed in range(2)], 12, "thompson")
+    messages = [cell.message for cell in study.cells][: study.cells[0].size]
+    scratch = tmp_path / "stopped" / ".scratch"
+    scratch.mkdir(parents=True)
+    started = study.run(messages, Workspace(Programs(), scratch))
     next(started), next(started)
     started.close()
-    assert [path.suffix for path in tables.directory.iterdir()] == [".npz"]
-    shape = bandits.Played(unplayed(runs), np.zeros((1, 0)), 0.0)
-    assert bandits.Checkpoint(tables, runs, 12).read(shape).done == 10
-    resumed = bandit([spec], out=tables.directory, **quick)
-    assert {path.suffix for path in tables.directory.iterdir()} == {".parquet"}
+    checkpoint = bandits.Checkpoint.of(scratch, messages, 12)
+    assert list(scratch.iterdir()) == [checkpoint.path]
+    assert checkpoint.read(bandits.Played(unplayed(messages), np.zeros((1, 0)), 0.0)).done == 10
+    resumed = bandit([spec], out=tmp_path / "stopped", **quick)
+    assert {path.suffix for path in (tmp_path / "stopped").iterdir()} == {".parquet"}
     columns = ["problem", "step", "regret"]
     assert calm[columns].equals(resumed[columns])
 
 
-def unplayed(runs):
+def unplayed(messages):
     """The state before the first action of as many runs as one program holds."""
-    filled = [runs[i % len(runs)] for i in range(problems_at_once(runs[0].agent))]
-    keys, worlds = (
-        stack([run.bandit.keys.begin for run in filled]),
-        stack([run.bandit.world for run in filled]),
-    )
-    return bandits._begin(keys, stack([run.agent for run in filled]), worlds)
+    made = bandits.agent(messages[0].agent)
+    runs = filled([message.bandit for message in messages], problems_at_once(made))
+    keys, worlds = stack([run.keys.begin for run in runs]), stack([run.world for run in runs])
+    return bandits._begin(keys, stack([made] * len(runs)), worlds)
 
 
 def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
-    tables, one = bandits.bandit_tables(tmp_path), bandits.agent("mlp")
-    runs = [bandits.Run(one, Bandit(model(), 0), "thompson", "{}")]
-    checkpoint, start = (
-        bandits.Checkpoint(tables, runs, 10),
-        bandits.Played(unplayed(runs), np.zeros((10, 0)), 0.0),
-    )
-    played = start._replace(regrets=np.ones((10, 3)))
-    checkpoint.write(played)
+    messages = [cell.message for cell in bandits.acting(["mlp"], [Bandit(model(), 0)], 10, "thompson").cells]
+    checkpoint = bandits.Checkpoint.of(tmp_path, messages, 10)
+    start = bandits.Played(unplayed(messages), np.zeros((10, 0)), 0.0)
+    checkpoint.write(start._replace(regrets=np.ones((10, 3))))
     assert checkpoint.read(start).done == 3
-    path = tables.directory / checkpoint.name
-    whole = path.read_bytes()
+    whole = checkpoint.path.read_bytes()
     for damaged in (whole[: len(whole) // 2], b"PK\x03\x04 nothing", b""):
-        path.write_bytes(damaged)
+        checkpoint.path.write_bytes(damaged)
         assert checkpoint.read(start) is start
+
+
+def test_without_a_folder_for_checkpoints_a_run_begins_anew():
+    messages = [cell.message for cell in bandits.acting(["mlp"], [Bandit(model(), 0)], 10, "thompson").cells]
+    checkpoint = bandits.Checkpoint.of(None, messages, 10)
+    start = bandits.Played(unplayed(messages), np.zeros((10, 0)), 0.0)
+    checkpoint.write(start._replace(regrets=np.ones((10, 3))))
+    assert checkpoint.read(start) is start
+    checkpoint.remove()
 
 
 def test_a_killed_process_goes_on(tmp_path):
     code = (
-        "from pp_testbed.experiments import bandits as b; b.SECONDS_BETWEEN_CHECKPOINTS = 0.0; b.CHUNK = 50;"
+        "from pp_testbed.studies import bandits as b; b.SECONDS_BETWEEN_CHECKPOINTS = 0.0; b.CHUNK = 50;"
         f"b.bandit(['mlp'], steps=3000, seeds=3, out={str(tmp_path / 'killed')!r}, progress=False)"
     )
     killed = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("killed/.*.npz")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("killed/.scratch/*.npz")) and time.monotonic() < deadline:
         time.sleep(0.05)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    assert list(tmp_path.glob("killed/.*.npz"))
+    assert list(tmp_path.glob("killed/.scratch/*.npz"))
     assert not list(tmp_path.glob("killed/*.parquet"))
     quick = {"steps": 3000, "seeds": 3, "progress": False}
     again, calm = (bandit(["mlp"], out=tmp_path / name, **quick) for name in ("killed", "calm"))
@@ -401,9 +405,8 @@ def test_a_killed_process_goes_on(tmp_path):
 
 
 def test_horizons_do_not_share_checkpoints(tmp_path):
-    runs = [bandits.Run(bandits.agent("mlp"), Bandit(model(), 0), "thompson", "{}")]
-    names = {bandits.Checkpoint(bandits.bandit_tables(tmp_path), runs, steps).name for steps in (10, 20)}
-    assert len(names) == 2
+    messages = [cell.message for cell in bandits.acting(["mlp"], [Bandit(model(), 0)], 10, "thompson").cells]
+    assert len({bandits.Checkpoint.of(tmp_path, messages, steps).path for steps in (10, 20)}) == 2
 
 
 def test_a_longer_run_begins_with_the_shorter_one(tmp_path):

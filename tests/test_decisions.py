@@ -7,14 +7,14 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.bandits import SCHEMA, Bandit
-from pp_testbed.experiments.problems import make_model
+from pp_testbed.problems.synthetic import make_model
 from pp_testbed.report.decisions import (
     agents_by_problem,
     at_horizon,
     common_agents,
     log_correlation,
 )
+from pp_testbed.studies.bandits import REGRETS, Bandit
 
 AGENTS = ("a", "b", "c", "d", "e")
 
@@ -25,7 +25,7 @@ def runs(regret, seeds=4, activation="relu", steps=(10, 100)):
     rows = []
     for agent, seed, step in product(AGENTS, range(seeds), steps):
         each = Bandit(model, seed)
-        row = dict.fromkeys(SCHEMA.names, "")
+        row = dict.fromkeys(REGRETS.schema.names, "")
         row |= {"problem": each.name, "method": agent, "config": "{}", "config_hash": agent, "seed": seed}
         row |= {"model": each.name.split("/")[0].removeprefix("bandit-"), "temperature": 0.1, "status": "ok"}
         row |= {"input_dim": 2, "num_actions": 40, "step": step, "seconds": 1.0}

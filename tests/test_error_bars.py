@@ -16,9 +16,9 @@ from jax.tree_util import Partial
 from scipy.stats import t as student
 
 import pp_testbed as pt
+from pp_testbed.evaluation.aggregate import mean_over, paired_difference, paired_ratio
 from pp_testbed.evaluation.compare import EXCESS, MEASURES, _paired
 from pp_testbed.evaluation.evaluator import score, score_inputs
-from pp_testbed.experiments.aggregate import mean_over, paired_difference, paired_ratio
 from pp_testbed.inference.base import Plain
 from pp_testbed.report.decisions import log_correlation
 

@@ -9,7 +9,8 @@ import pytest
 from jax.tree_util import Partial
 
 import pp_testbed as pt
-from pp_testbed.evaluation.evaluator import Terms, calibration_terms, marginal_terms, score_chunk, summarise
+from pp_testbed.evaluation.evaluator import Terms, marginal_terms, score_chunk, summarise
+from pp_testbed.evaluation.scores import ece_terms, mce_terms
 from pp_testbed.inference.base import Plain
 from pp_testbed.models.base import read_logits, sample_latents
 
@@ -82,11 +83,34 @@ def test_marginal_terms_by_hand():
     np.testing.assert_allclose(terms["brier"], brier, rtol=1e-5)
 
 
-def test_calibration_error_by_hand():
-    confidence = jnp.array([0.95, 0.95, 0.55, 0.55, 0.99])
-    accuracy = jnp.array([1.0, 0.8, 0.7, 0.6, 0.9])
+def parts_of(confidence, accuracy):
+    """What calibration errors are made of, of two classes."""
+    predicted = jnp.stack([confidence, 1.0 - confidence], axis=-1)
+    return {"predicted": predicted, "accuracy": accuracy}
+
+
+def test_calibration_errors_by_hand():
+    parts = parts_of(jnp.array([0.95, 0.95, 0.55, 0.55, 0.99]), jnp.array([1.0, 0.8, 0.7, 0.6, 0.9]))
     by_hand = (abs(2.89 - 2.7) + abs(1.1 - 1.3)) / 5
-    assert float(calibration_terms(confidence, accuracy).mean()) == pytest.approx(by_hand, rel=1e-5)
+    assert float(ece_terms(parts).mean()) == pytest.approx(by_hand, rel=1e-5)
+    assert float(mce_terms(parts).mean()) == pytest.approx(0.2 / 2, rel=1e-5)
+
+
+def test_the_error_of_the_worst_bin_is_its_spread():
+    """Of samples of inputs, whose confidences are of two bins; the worse one is known."""
+
+    def one(key):
+        key_bin, key_label = jax.random.split(key)
+        is_worse = jax.random.bernoulli(key_bin, 0.3, (500,))
+        confidence = jnp.where(is_worse, 0.85, 0.65)
+        accuracy = jax.random.bernoulli(key_label, jnp.where(is_worse, 0.55, 0.6), (500,)) * 1.0
+        terms = mce_terms(parts_of(confidence, accuracy))
+        return terms.mean(), terms.std(ddof=1) / jnp.sqrt(500.0)
+
+    values, errors = jax.vmap(one)(jax.random.split(KEY, 2000))
+    assert float(values.mean()) == pytest.approx(0.3, abs=4 * float(values.std()) / 2000**0.5 + 0.002)
+    # The sd of 2000 values is known to 1.6 %; the mean of errors better.
+    assert float(errors.mean()) == pytest.approx(float(values.std()), rel=0.06)
 
 
 def test_plain_and_jax_posteriors_score_the_same():

@@ -317,7 +317,9 @@ def test_every_method_fits_and_is_a_pytree(name):
     made = method(name, **{f.name: small[f.name] for f in fields(made) if f.name in small})
     problem = pt.problem("2d/T3-rho0.1-s0")
     fit_it = (
-        jax.jit(lambda made, key, task: made.fit(key, task)) if hasattr(made, "networks") else type(made).fit
+        jax.jit(lambda made, key, task: made.fit(key, task))
+        if getattr(made, "problems_at_once", 0)
+        else type(made).fit
     )
     posterior = fit_it(made, KEY, problem.task)
     logits = posterior.logits(KEY, problem.task.x, num_draws=7)

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments import bandits
-from pp_testbed.experiments.identity import config_text
-from pp_testbed.experiments.specs import MethodSpec
+from pp_testbed.inference.specs import MethodSpec
+from pp_testbed.studies import bandits
+from pp_testbed.studies.scoring import configuration
 
 ROOT = Path(__file__).parent.parent
-KEPT = ROOT / "benchmarks" / "results"
+KEPT = ROOT / "kept"
 SUITE = pd.read_parquet(KEPT / "2d.parquet")
 RUNS = pt.read_bandits(KEPT / "bandits")
 REGRETS = pt.regrets(RUNS).set_index(["model", "method"])
@@ -36,7 +36,7 @@ def interval(row: Any) -> str:
 @pytest.mark.parametrize("name", sorted(SUITE.method.unique()))
 def test_kept_scores_are_those_of_todays_configurations(name):
     assert list(SUITE[SUITE.method == name].config.unique()) == [
-        config_text(pt.method(name), pt.Evaluation())
+        configuration(pt.method(name), pt.Evaluation())
     ]
 
 

@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.aggregate import mean_over, paired_ratio, strata
-from pp_testbed.experiments.identity import config_hash, config_text, describe
-from pp_testbed.experiments.sbc import Calibration
-from pp_testbed.experiments.store import frame as make_frame
+from pp_testbed.engine.identity import config_hash, describe
+from pp_testbed.engine.store import frame as make_frame
+from pp_testbed.evaluation.aggregate import mean_over, paired_ratio, strata
 from pp_testbed.report.leaderboard import render, with_error, words_on_incomplete
+from pp_testbed.studies.calibration import Calibration
+from pp_testbed.studies.reference_files import settings_of
 
 
 def results(scores, method="mlp", num_seeds=None, **columns):
@@ -132,7 +133,7 @@ def test_formats():
         pt.leaderboard(results([1.0]), baseline="nope")
 
 
-DEFAULT = config_hash(config_text(pt.method("nuts"), pt.Evaluation()))
+DEFAULT = config_hash(settings_of(pt.method("nuts")))
 
 
 def references_table(scores, **columns):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.aggregate import paired_ratio
+from pp_testbed.evaluation.aggregate import paired_ratio
 from pp_testbed.report.plots import FIGURES, STYLE, styles
 from pp_testbed.report.plots.scores import EXACT, complete_cells, settings_of, shared_problems
 from pp_testbed.report.plots.style import PALETTE, log_ticks

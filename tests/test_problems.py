@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.problems import SUITES
+from pp_testbed.problems.suites import SUITES
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,16 @@
 
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments import references as module
-from pp_testbed.experiments.identity import config_hash, config_text
-from pp_testbed.experiments.references import build_references, load, reference, references, save, verify
+from pp_testbed.engine.identity import config_hash
 from pp_testbed.inference.mcmc import NUTS
+from pp_testbed.studies import references as module
+from pp_testbed.studies.reference_files import SHIPPED, file_name, load, references, save, settings_of
+from pp_testbed.studies.references import build_references, reference, verify
 
 SHORT = NUTS(num_chains=2, warmup=20, num_draws=10, max_depth=3)
 PROBLEM = pt.problem(num_train=3)
@@ -70,11 +70,11 @@ def test_nothing_is_built_twice_or_replaced(store, monkeypatch):
 def test_a_stopped_build_goes_on_with_the_missing_chains(tmp_path, store, monkeypatch):
     ran, run_chain = [], module._run_chain
 
-    def interrupted(problem, method, chain, programs):
+    def interrupted(method, problem, chain, programs):
         ran.append(chain)
         if len(ran) == 2:
             raise KeyboardInterrupt
-        return run_chain(problem, method, chain, programs)
+        return run_chain(method, problem, chain, programs)
 
     monkeypatch.setattr(module, "_run_chain", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -115,7 +115,7 @@ def test_a_store_that_cannot_be_written_to_is_one_line(tmp_path, monkeypatch):
     def full(path, write):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_whole", full)
+    monkeypatch.setattr("pp_testbed.engine.store.write_whole", full)
     with pytest.raises(pt.UsageError, match="No space left on device"):
         build_references([PROBLEM], store=tmp_path / "s", method=SHORT, jobs=0, progress=False)
 
@@ -177,16 +177,16 @@ def test_the_shipped_table_covers_the_testbed_and_the_gate():
 
 
 def test_shipped_references_are_those_of_the_default_settings():
-    settings = config_text(pt.method("nuts"), pt.Evaluation())
-    names = {path.name for path in Path(str(module.SHIPPED)).iterdir()}
+    settings = settings_of(pt.method("nuts"))
+    names = {path.name for path in SHIPPED.iterdir()}
     for name in names:
-        shipped = load(Path(str(module.SHIPPED)) / name)
+        shipped = load(SHIPPED / name)
         assert shipped.settings == settings, (
             "a new field of NUTS or Evaluation orphans the shipped references"
         )
-        assert name == module.file_name(shipped.problem, settings)
+        assert name == file_name(shipped.problem, settings)
     assert set(references("/nonexistent").settings) == {config_hash(settings)}
-    assert sum(path.stat().st_size for path in Path(str(module.SHIPPED)).iterdir()) < 20 * 2**20
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 20 * 2**20
 
 
 def test_a_shipped_reference_is_verified():

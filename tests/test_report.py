@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.aggregate import paired_difference
-from pp_testbed.experiments.identity import describe
-from pp_testbed.experiments.sbc import Calibration
+from pp_testbed.engine.identity import describe
+from pp_testbed.evaluation.aggregate import paired_difference
 from pp_testbed.report import page
 from pp_testbed.report.leaderboard import without_superseded
+from pp_testbed.studies.calibration import Calibration
 from tests.test_leaderboard import references_table, results
 
 EXACT = references_table(

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.identity import config_text
-from pp_testbed.experiments.store import SCHEMA, Store
+from pp_testbed.engine.store import Store
+from pp_testbed.studies.scoring import RESULTS, configuration
 from tests import methods_for_tests as user
 
 QUICK = pt.Evaluation(num_batches=10, num_draws=20)
@@ -35,7 +35,7 @@ def same(one, other):
 
 def test_results_are_a_directory_of_rows(tmp_path):
     frame = run([SMALL, "uniform"], tmp_path)
-    assert list(frame.columns) == SCHEMA.names
+    assert list(frame.columns) == RESULTS.schema.names
     assert len(frame) == 4
     assert (frame.status == "ok").all()
     assert (frame.version == pt.__version__).all()
@@ -83,8 +83,8 @@ def test_another_configuration_is_another_cell(tmp_path):
     run([SMALL], tmp_path)
     frame = run([pt.method("ensemble", size=2, num_steps=20, l2=3.0)], tmp_path)
     assert len(frame) == 2
-    assert len(Store(tmp_path).read()) == 4
-    labels = pt.leaderboard(Store(tmp_path).read()).method
+    assert len(Store(tmp_path, RESULTS).read()) == 4
+    labels = pt.leaderboard(Store(tmp_path, RESULTS).read()).method
     assert sorted(labels) == ["ensemble (l2=1.0)", "ensemble (l2=3.0)"]
 
 
@@ -184,7 +184,7 @@ def test_what_is_wrong_is_said_without_a_bar(tmp_path):
 
 
 def test_cores_are_those_that_the_container_allows(tmp_path):
-    from pp_testbed.experiments.provenance import _quotas
+    from pp_testbed.engine.provenance import _quotas
 
     (tmp_path / "a" / "b").mkdir(parents=True)
     membership = tmp_path / "membership"
@@ -198,7 +198,7 @@ def test_cores_are_those_that_the_container_allows(tmp_path):
 
 def test_failed_cells_run_again(tmp_path):
     run([user.RAISES], tmp_path)
-    before = Store(tmp_path).read()
+    before = Store(tmp_path, RESULTS).read()
     after = run([user.RAISES], tmp_path)
     assert (before.status == after.status).all()
     assert len(after) == 2
@@ -237,7 +237,7 @@ def test_killed_runs_lose_nothing(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
     subprocess.run([*COMMAND, "--out", str(out)], check=True, capture_output=True)
-    calm, killed = Store(tmp_path / "calm").read(), Store(out).read()
+    calm, killed = Store(tmp_path / "calm", RESULTS).read(), Store(out, RESULTS).read()
     assert len(killed) == 24
     same(*(frame.drop(columns="provenance") for frame in (calm, killed)))  # commands of other directories
     assert not pd.read_parquet(out).duplicated(["problem", "config_hash"]).any()
@@ -246,7 +246,7 @@ def test_killed_runs_lose_nothing(tmp_path):
 def test_two_runs_into_one_directory(tmp_path):
     both = [subprocess.Popen([*COMMAND, "--out", str(tmp_path)], stdout=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
-    frame = Store(tmp_path).read()
+    frame = Store(tmp_path, RESULTS).read()
     assert len(frame) == 24
     assert not frame.duplicated(["problem", "config_hash"]).any()
     assert len(list(tmp_path.glob("*.parquet"))) == 24
@@ -259,7 +259,7 @@ def test_truncated_and_foreign_files_are_named_and_ignored(tmp_path):
     good[0].write_bytes(good[0].read_bytes()[:500])
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
     lines = []
-    frame = Store(tmp_path).read(lines.append)
+    frame = Store(tmp_path, RESULTS).read(lines.append)
     assert len(frame) == 1
     assert len(lines) == 3
     for name in (good[0].name, "notes.txt", "other.parquet"):
@@ -276,14 +276,14 @@ def test_directory_that_cannot_be_written(tmp_path):
 
 def test_editing_a_method_makes_another_configuration(tmp_path):
     """What it does counts, also through what it refers to; comments and places do not."""
-    from pp_testbed.experiments.specs import MethodSpec
+    from pp_testbed.inference.specs import MethodSpec
 
     template = "SCALE = {}\ndef help():\n    return {}\nclass M:\n    def fit(self, key, task):\n"
     template += "        return SCALE + help()  # {}\nMINE = M()\n"
     file, texts = tmp_path / "mine.py", []
     for values in [(1, 1, "a"), (2, 1, "a"), (1, 2, "a"), (1, 1, "b")]:
         file.write_text(template.format(*values))
-        texts.append(config_text(MethodSpec(f"{file}:MINE").resolve(), QUICK))
+        texts.append(configuration(MethodSpec(f"{file}:MINE").resolve(), QUICK))
     assert len(set(texts[:3])) == 3
     assert texts[3] == texts[0]
 
@@ -345,8 +345,8 @@ MINE = Mine()
 )
 def test_all_that_a_plain_class_uses_is_what_it_is(tmp_path, file, old, new, changes):
     """In a fresh process each time, as a user runs it."""
-    code = "import sys; sys.path.insert(0, '.')\nfrom pp_testbed.experiments.specs import resolve\n"
-    code += "from pp_testbed.experiments.identity import describe\nprint(describe(resolve('mine.py:MINE')))"
+    code = "import sys; sys.path.insert(0, '.')\nfrom pp_testbed.inference.specs import resolve\n"
+    code += "from pp_testbed.engine.identity import describe\nprint(describe(resolve('mine.py:MINE')))"
     found = []
     for texts in (FILES, FILES | {file: FILES[file].replace(old, new)}):
         for name, text in texts.items():
@@ -361,7 +361,7 @@ def test_all_that_a_plain_class_uses_is_what_it_is(tmp_path, file, old, new, cha
 
 def test_a_guide_is_the_same_by_its_file_and_imported(tmp_path, monkeypatch):
     """What the README's shell and its Python call one method is one."""
-    from pp_testbed.experiments.specs import resolve
+    from pp_testbed.inference.specs import resolve
 
     text = "import pp_testbed as pt\nSCALE = 0.1\ndef help():\n    return SCALE\ndef guide(x, y=None):\n"
     (tmp_path / "guide_of_a_test.py").write_text(
@@ -371,12 +371,12 @@ def test_a_guide_is_the_same_by_its_file_and_imported(tmp_path, monkeypatch):
     from guide_of_a_test import METHOD
 
     by_file = resolve(f"{tmp_path / 'guide_of_a_test.py'}:METHOD")
-    assert config_text(by_file, QUICK) == config_text(METHOD, QUICK)
+    assert configuration(by_file, QUICK) == configuration(METHOD, QUICK)
 
 
 def test_what_is_loaded_counts_not_what_lies_on_the_disk(tmp_path, monkeypatch):
     """In a notebook: an edited file that was not imported again computes, and is called, what it did."""
-    from pp_testbed.experiments.identity import describe
+    from pp_testbed.engine.identity import describe
 
     file = tmp_path / "helper_of_a_test.py"
     file.write_text("LEVEL = 1\n")
@@ -395,7 +395,7 @@ def test_what_is_loaded_counts_not_what_lies_on_the_disk(tmp_path, monkeypatch):
 
 
 def test_a_table_may_be_a_global():
-    from pp_testbed.experiments.identity import describe
+    from pp_testbed.engine.identity import describe
 
     tables = [pd.DataFrame({"a": [1.0, level], "b": ["x", "y"]}) for level in (1.0, 2.0, 1.0)]
 
@@ -412,7 +412,7 @@ def test_a_table_may_be_a_global():
 
 def test_the_time_left_is_by_kind():
     """Two processes; of `slow`, whose guess is ten times too small, one half is left, of `fast` nothing."""
-    from pp_testbed.experiments.progress import Progress
+    from pp_testbed.engine.progress import Progress
 
     bar = Progress(False)
     with bar.over([("slow", 10.0), ("slow", 10.0), ("fast", 10.0), ("new", 5.0)], 4):
@@ -446,11 +446,11 @@ def test_different_functions_have_different_identities():
         (lambda x, a=1: a, lambda x, a=2: a),
     ]
     for one, other in pairs:
-        assert config_text(pt.SVI(one), QUICK) != config_text(pt.SVI(other), QUICK)
-        assert config_text(pt.SVI(one), QUICK) == config_text(pt.SVI(one), QUICK)
+        assert configuration(pt.SVI(one), QUICK) != configuration(pt.SVI(other), QUICK)
+        assert configuration(pt.SVI(one), QUICK) == configuration(pt.SVI(one), QUICK)
     key = jax.random.key(0)
-    assert config_text(pt.SVI(recursive), QUICK) != config_text(pt.SVI(lambda x: key), QUICK)
-    assert config_text(pt.method("mlp"), QUICK) == config_text(pt.method("mlp"), QUICK)
+    assert configuration(pt.SVI(recursive), QUICK) != configuration(pt.SVI(lambda x: key), QUICK)
+    assert configuration(pt.method("mlp"), QUICK) == configuration(pt.method("mlp"), QUICK)
 
 
 def test_a_repaired_method_leaves_no_failure_behind(tmp_path):
@@ -463,14 +463,14 @@ def test_a_repaired_method_leaves_no_failure_behind(tmp_path):
 def test_nothing_twice(tmp_path):
     with pytest.raises(pt.UsageError, match="given twice"):
         run(["mlp", "mlp"], tmp_path)
-    with pytest.raises(pt.UsageError, match="no methods"):
+    with pytest.raises(pt.UsageError, match="no cells to run"):
         run([], tmp_path)
-    with pytest.raises(pt.UsageError, match="no problems"):
+    with pytest.raises(pt.UsageError, match="no cells to run"):
         run(["mlp"], tmp_path, [])
 
 
 def test_settings_of_a_users_dataclass(tmp_path):
-    from pp_testbed.experiments.specs import MethodSpec
+    from pp_testbed.inference.specs import MethodSpec
 
     made = MethodSpec(f"{FILE}:LEVEL", (("level", "2.5"),)).resolve()
     assert (made.level, made.name) == (2.5, "LEVEL")

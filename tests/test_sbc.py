@@ -9,17 +9,16 @@ import pytest
 from scipy.stats import binom, kstest
 
 import pp_testbed as pt
-from pp_testbed.experiments import sbc as module
-from pp_testbed.experiments.sbc import (
+from pp_testbed.evaluation import ranks as module
+from pp_testbed.evaluation.ranks import (
     Calibration,
     band,
-    calibrations,
     ecdf_gap,
     largest_gap,
     normalised_rank,
-    sbc,
     uniformity_p_value,
 )
+from pp_testbed.studies.calibration import calibrations, sbc
 
 RNG = np.random.default_rng(2)
 
@@ -130,9 +129,9 @@ def test_methods_in_jax_are_ranked_in_batches_and_interrupted_runs_go_on(tmp_pat
     whole = sbc(mlp, out=tmp_path / "a", **options)
     assert not whole.passed  # one function: the truth is above or below, never inside
     assert set(np.unique(whole.ranks)) <= {0.0, 1.0}
-    for path in sorted((tmp_path / "a").glob("*.json"))[3:17]:
+    for path in sorted((tmp_path / "a").glob("*.parquet"))[3:17]:
         path.unlink()
-    sorted((tmp_path / "a").glob("*.json"))[0].write_text("{")
+    sorted((tmp_path / "a").glob("*.parquet"))[0].write_text("{")
     np.testing.assert_array_equal(sbc(mlp, out=tmp_path / "a", **options).ranks, whole.ranks)
 
 
@@ -166,9 +165,9 @@ def test_a_mistake_in_a_worker_is_one_line_and_ends_the_run(tmp_path):
         sbc(f"{file}:M", num_problems=20, out=tmp_path / "out", jobs=1, progress=False)
 
 
-def test_other_versions_and_few_problems_are_not_pooled(tmp_path, monkeypatch):
-    monkeypatch.setattr(pt, "__version__", "0.0.1")
-    sbc("uniform", num_problems=20, out=tmp_path, progress=False)
+def test_few_problems_are_not_a_distribution(tmp_path, monkeypatch):
+    monkeypatch.setattr("pp_testbed.studies.calibration.FEWEST", 10)
+    sbc("uniform", num_problems=10, out=tmp_path, progress=False)
     monkeypatch.undo()
     assert calibrations(tmp_path) == []
 

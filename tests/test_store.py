@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.experiments.bandits import bandit_tables
-from pp_testbed.experiments.identity import config_hash
-from pp_testbed.experiments.sbc import calibrations
-from pp_testbed.experiments.store import SCHEMA, Store, file_name, read_results
+from pp_testbed.engine.identity import config_hash
+from pp_testbed.engine.store import Store, read_results, read_table
+from pp_testbed.studies.bandits import REGRETS
+from pp_testbed.studies.calibration import calibrations
+from pp_testbed.studies.scoring import RESULTS
 
 NESTED = "[" * 1000 + "]" * 1000
 TEXTS = ("problem", "method", "version", "config_hash", "config", "status", "suite", "error")
@@ -50,32 +51,30 @@ def write(row, changes, directory):
     if "config" in changes and "config_hash" not in changes and isinstance(changed["config"], str):
         changed["config_hash"] = config_hash(changed["config"])
     arrays = {}
-    for field in SCHEMA:
+    for field in RESULTS.schema:
         value = changed[field.name]
         is_text = field.type == pa.string()
         keeps_type = value is None or (isinstance(value, str) == is_text and not isinstance(value, list))
         arrays[field.name] = pa.array([value], type=field.type if keeps_type else None)
-    texts = {name: str(changed[name])[:50] for name in ("problem", "method", "config_hash", "version")}
-    name = file_name(row | texts) if "method of" not in str(changes) else "x.parquet"
-    pq.write_table(pa.table(arrays), directory / name)
+    pq.write_table(pa.table(arrays), directory / "x.parquet")
 
 
 @pytest.mark.parametrize("changes", MUTATIONS.values(), ids=MUTATIONS)
 def test_a_file_that_is_nearly_ours_is_named_and_ignored(row, changes, tmp_path):
     write(row, changes, tmp_path)
     lines = []
-    assert Store(tmp_path).read(lines.append).empty
+    assert Store(tmp_path, RESULTS).read(lines.append).empty
     assert len(lines) == 1
-    assert "not a complete result file" in lines[0]
+    assert "not a complete file of results" in lines[0]
     with pytest.raises(pt.UsageError, match="is not a file of results"):
-        read_results(next(tmp_path.iterdir()))
+        read_results(next(tmp_path.iterdir()), RESULTS)
 
 
 def test_a_file_as_it_is_written_is_read(row, tmp_path):
     write(row, {}, tmp_path)
-    assert len(Store(tmp_path).read()) == 1
-    Store(tmp_path).read().to_parquet(tmp_path / "all.pq")
-    pd.testing.assert_frame_equal(read_results(tmp_path / "all.pq"), Store(tmp_path).read())
+    assert len(Store(tmp_path, RESULTS).read()) == 1
+    Store(tmp_path, RESULTS).read().to_parquet(tmp_path / "all.pq")
+    pd.testing.assert_frame_equal(read_results(tmp_path / "all.pq", RESULTS), Store(tmp_path, RESULTS).read())
 
 
 def test_files_with_columns_twice_or_texts_that_are_none(row, tmp_path):
@@ -83,36 +82,30 @@ def test_files_with_columns_twice_or_texts_that_are_none(row, tmp_path):
     path = next(tmp_path.iterdir())
     table = pq.read_table(path)
     pq.write_table(table.append_column("problem", table["problem"]), path)
-    assert Store(tmp_path).read().empty
+    assert Store(tmp_path, RESULTS).read().empty
     broken = pa.array([b"\xff\xfe"]).cast(pa.binary()).view(pa.string())
     pq.write_table(table.set_column(table.column_names.index("error"), "error", broken), path)
-    assert Store(tmp_path).read().empty
+    assert Store(tmp_path, RESULTS).read().empty
 
 
 def test_an_infinite_score_is_a_score(row, tmp_path):
     write(row, {"kl_joint": float("inf"), "kl_joint_stderr": None, "kl_joint_bias": None}, tmp_path)
-    frame = Store(tmp_path).read()
+    frame = Store(tmp_path, RESULTS).read()
     assert np.isinf(frame.kl_joint[0])
     frame.to_parquet(tmp_path / "all.pq")
-    assert np.isinf(read_results(tmp_path / "all.pq").kl_joint[0])
+    assert np.isinf(read_results(tmp_path / "all.pq", RESULTS).kl_joint[0])
 
 
 def test_pipes_are_not_waited_for(row, tmp_path):
     write(row, {}, tmp_path)
     for name in ("a.parquet", "b.json", "c.npz"):
         os.mkfifo(tmp_path / name)
-    assert len(Store(tmp_path).read()) == 1
-    assert bandit_tables(tmp_path).rows("a.parquet") is None
+    assert len(Store(tmp_path, RESULTS).read()) == 1
+    assert read_table(tmp_path / "a.parquet", REGRETS) is None
     assert calibrations(tmp_path) == []
     assert not pt.references(tmp_path).empty
     with pytest.raises(pt.UsageError, match="not a file of presets"):
         pt.method("mlp", preset=str(tmp_path / "b.json"))
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"ranks": 3}', NESTED, "\xff", '{"a": ' + "1" * 10**6 + "}"])
-def test_foreign_files_are_no_ranks(text, tmp_path):
-    (tmp_path / "x.json").write_text(text, encoding="latin-1")
-    assert calibrations(tmp_path) == []
 
 
 def test_old_leftovers_of_killed_processes_are_removed(tmp_path):
@@ -125,7 +118,7 @@ def test_old_leftovers_of_killed_processes_are_removed(tmp_path):
     for path in (old, held):
         os.utime(path, (time.time() - 4000, time.time() - 4000))
     with held.open():
-        Store(tmp_path).create()
+        Store(tmp_path, RESULTS).create()
     assert [path.exists() for path in (old, new, held)] == [False, True, os.path.exists("/proc")]
     assert mine.exists()
 

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 import pp_testbed as pt
 from pp_testbed.cli import app
-from pp_testbed.experiments.problems import tuning_suite
-from pp_testbed.experiments.specs import MethodSpec
-from pp_testbed.experiments.tune import _storage, distinct_points, parse_grid, suggest, sweep_of, tune
 from pp_testbed.inference.base import METHODS, method, read_presets, with_options
+from pp_testbed.inference.specs import MethodSpec
+from pp_testbed.problems.suites import tuning_suite
 from pp_testbed.report.leaderboard import PUBLISHED
+from pp_testbed.studies.tune import _storage, distinct_points, parse_grid, suggest, sweep_of, tune
 
 FAST = MethodSpec("mlp", (("num_steps", "20"),))
 GRID = {"l2": [0.1, 1.0, 10.0]}

@@ -11,7 +11,7 @@ results are kept, is in `experiments.bandits`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -120,6 +120,8 @@ class Selection(Protocol):
 class Thompson:
     """Thompson sampling: the values are those of one draw of the posterior. Thompson, 1933."""
 
+    revision: ClassVar[int] = 1
+
     def values(self, key: Array, posterior: Any, actions: Array) -> Array:
         return margins(posterior.function(draw_one(posterior, key), actions))
 
@@ -132,6 +134,7 @@ class UCB:
         num_draws: of a posterior that is not finite.
     """
 
+    revision: ClassVar[int] = 1
     scale: float = 1.0
     num_draws: int = 30
 
@@ -144,6 +147,7 @@ class UCB:
 class EpsilonGreedy:
     """The largest mean of p(y = 1), and with probability `epsilon` any action."""
 
+    revision: ClassVar[int] = 1
     epsilon: float = 0.05
     num_draws: int = 30
 

@@ -8,9 +8,9 @@ that is not finite, the draws: the error bars are of both.
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from jax.scipy.special import logsumexp
 
 from pp_testbed.errors import UsageError, check_whole
 from pp_testbed.evaluation import joint
+from pp_testbed.evaluation.scores import COLUMNS, SCORES, Scores
 from pp_testbed.inference.base import (
     Finite,
     Posterior,
@@ -29,8 +30,9 @@ from pp_testbed.inference.base import (
     log_weights_of,
 )
 from pp_testbed.models.base import Array, Environment, check_key
+from pp_testbed.problems.synthetic import Problem
 
-NUM_BINS = 10  # of confidence, for the expected calibration error
+BIASED = {score.name for score in SCORES if score.has_bias}
 GROUPS = 10  # of draws, for the jackknife
 CHUNK = 2**19  # floats of working memory for enumerating outcomes
 BLOCK = 2**23  # logits of all functions in memory at once
@@ -64,6 +66,7 @@ class Evaluation:
         num_label_samples: outcomes per batch where labels are sampled.
     """
 
+    revision: ClassVar[int] = 1
     num_batches: int = 300
     tau: int = 10
     kappa: int = 2
@@ -116,63 +119,6 @@ class Evaluation:
 
 
 PAPER = Evaluation(num_batches=1000, num_draws=1000)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The scores of one posterior on one problem, in nats where they are divergences.
-
-    `_stderr` is the standard error over test inputs and, by the jackknife, over draws; `_bias` how much
-    the finite number of draws adds in expectation. Finite posteriors are used whole, and have neither bias
-    nor error by draws; but chains are draws too.
-
-    Attributes:
-        kl_marginal: d¹, E KL(P*(y|x) || P(y|x)).
-        kl_joint: d^tau, tau i.i.d. inputs.
-        kl_dyadic: d^(tau,kappa), tau inputs resampled from kappa anchors.
-        kl_aggregate: d¹ + d^tau / tau.
-        accuracy: probability under the truth of the likeliest class.
-        nll: negative log likelihood of the predictive mean, expected under the truth.
-        brier: Brier score of the predictive mean, expected under the truth.
-        ece: expected calibration error, 10 bins of confidence.
-        num_draws: functions in the mixture.
-        labels: "exact", or which KLs sampled them.
-    """
-
-    kl_marginal: float
-    kl_marginal_stderr: float
-    kl_marginal_bias: float
-    kl_joint: float
-    kl_joint_stderr: float
-    kl_joint_bias: float
-    kl_dyadic: float
-    kl_dyadic_stderr: float
-    kl_dyadic_bias: float
-    kl_aggregate: float
-    kl_aggregate_stderr: float
-    kl_aggregate_bias: float
-    accuracy: float
-    accuracy_stderr: float
-    nll: float
-    nll_stderr: float
-    brier: float
-    brier_stderr: float
-    ece: float
-    ece_stderr: float
-    num_draws: int
-    labels: str
-
-    def asdict(self) -> dict[str, float | int | str]:
-        """The scores as a row of a table."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{name:<13} {value:8.4f} ± {getattr(self, name + '_stderr'):.4f}"
-            for name, value in self.asdict().items()
-            if hasattr(self, name + "_stderr")
-        ]
-        return "\n".join([*lines, f"{self.num_draws} draws, {self.labels} labels"])
 
 
 def score_chunk(
@@ -259,14 +205,6 @@ def mean_terms(truth: Array, log_predicted: Array) -> dict[str, Array]:
     }
 
 
-def calibration_terms(confidence: Array, accuracy: Array) -> Array:
-    """Terms whose mean is the expected calibration error, sum_bins |sum (confidence - accuracy)| / N."""
-    bins = jnp.clip((confidence * NUM_BINS).astype(int), 0, NUM_BINS - 1)
-    gap = confidence - accuracy
-    sign = jnp.sign(jnp.zeros(NUM_BINS).at[bins].add(gap))
-    return sign[bins] * gap
-
-
 def summarise(terms: Terms, config: Evaluation) -> dict[str, Array]:
     """Means, standard errors and biases, from the terms of all batches."""
     whole = per_score(terms.whole, config)
@@ -276,7 +214,7 @@ def summarise(terms: Terms, config: Evaluation) -> dict[str, Array]:
         deviations = (without[name] - values).reshape(len(without[name]), -1)
         summary[name] = values.mean()
         summary[name + "_stderr"] = stderr_of_mean(values.ravel(), deviations)
-        if name.startswith("kl_"):
+        if name in BIASED:
             summary[name + "_bias"] = joint.jackknife(deviations.mean(axis=1))[0]
     return summary
 
@@ -305,13 +243,8 @@ def stderr_of_mean(values: Array, *deviations: Array) -> Array:
 
 
 def per_score(terms: dict[str, Array], config: Evaluation) -> dict[str, Array]:
-    """The terms of one mixture whose means are its scores: also those of ECE and of d¹ + d^tau / tau."""
-    terms = dict(terms)
-    confidence, accuracy = terms.pop("predicted").max(axis=-1), terms["accuracy"]
-    terms["ece"] = calibration_terms(confidence.ravel(), accuracy.ravel())
-    terms["ece"] = terms["ece"].reshape(accuracy.shape)
-    terms["kl_aggregate"] = terms["kl_marginal"].mean(axis=1) + terms["kl_joint"] / config.tau
-    return terms
+    """The terms of one mixture whose means are its scores."""
+    return {score.name: score.terms(terms, config.tau) for score in SCORES}
 
 
 @partial(jax.jit, static_argnames="config")
@@ -360,7 +293,7 @@ def _randomness(key: Array, environment: Environment, config: Evaluation) -> tup
     return x, key_labels, key_draws
 
 
-def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) -> Scores:
+def evaluate(posterior: Posterior, problem: Problem | Environment, *, key: Array, **options: Any) -> Scores:
     """Score a posterior on a problem.
 
     Args:
@@ -375,7 +308,7 @@ def evaluate(posterior: Posterior, problem: Any, *, key: Array, **options: Any) 
         (True, 'exact')
     """
     config = options.pop("config", None) or Evaluation(**options)
-    environment = getattr(problem, "environment", problem)
+    environment = problem.environment if isinstance(problem, Problem) else problem
     if not isinstance(environment, Environment):
         raise UsageError(f"the problem is {problem!r}; expected one, as in pt.problem('2d/T30-rho0.1-s0')")
     check_key(key)
@@ -471,5 +404,4 @@ def scores_of(
         if not config.is_exact(environment.model.num_classes, resampled)
     ]
     labels = "sampled for " + " and ".join(not_exact) if not_exact else "exact"
-    values = {name: float(value) for name, value in summary.items()}
-    return Scores(**values, num_draws=num_draws, labels=labels)
+    return Scores({name: float(summary[name]) for name in COLUMNS}, num_draws, labels)

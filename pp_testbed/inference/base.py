@@ -131,16 +131,38 @@ class Posterior(Protocol):
 class Method(Protocol):
     """A way of approximating posteriors: hyperparameters, and `fit`.
 
-    A method that has an attribute `networks` promises more: `fit` is a pure JAX function of
-    `(self, key, task)`, all of them pytrees, and trains so many networks together. The runner maps it over
-    problems and hyperparameters. Any other object with `fit(key, task)` is called one problem at a time.
+    A method, a dataclass, with an attribute `problems_at_once` that is not 0 promises more: `fit` is a pure
+    JAX function of `(self, key, task)`, all of them pytrees, which is mapped over so many problems, and over
+    hyperparameters. Any other object with `fit(key, task)` is called with one problem after another.
 
     One whose attribute `weighs_rows` is true promises that no row counts more than `task.data_weights` says.
     Problems of different T, filled up to one shape, then share a program; other methods never see a row that
     is not data.
+
+    A method that acts in bandits in another way than it is fitted says how: `acting()` is what it is there,
+    where options that were given win, and `in_dimensions(d)` in a bandit of d dimensions.
     """
 
     def fit(self, key: Array, task: Task) -> Posterior: ...
+
+
+NETWORKS_AT_ONCE = 10  # trained together by one program: what stays in a core's cache
+
+
+def at_once(networks: int) -> int:
+    """How many problems a program should hold where each fit trains so many networks together."""
+    return max(1, NETWORKS_AT_ONCE // networks)
+
+
+def problems_at_once(method: Any) -> int:
+    """How many problems a method can be mapped over: see `Method`; 0 where it is any Python."""
+    number = getattr(method, "problems_at_once", 0)
+    return number if isinstance(number, int) and is_dataclass(method) else 0
+
+
+def num_rows(method: Any, task: Any) -> int:
+    """Rows of a task that a program of a method sees: more than the data only if it weighs them."""
+    return task.padded_size if getattr(method, "weighs_rows", False) else task.num_train
 
 
 @jax.tree_util.register_dataclass

@@ -15,8 +15,9 @@ from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits, s
 class Uniform:
     """Every class equally likely everywhere: logits 0."""
 
+    revision: ClassVar[int] = 1
     name: str = "uniform"
-    networks: ClassVar[int] = 1
+    problems_at_once: ClassVar[int] = 10
     weighs_rows: ClassVar[bool] = True
 
     def fit(self, key: Array, task: Task) -> Finite:
@@ -31,8 +32,9 @@ def _constant(logits: Array, x: Array) -> Array:
 class Prior:
     """The prior predictive of the generative model, which is the posterior of no data."""
 
+    revision: ClassVar[int] = 1
     name: str = "prior"
-    networks: ClassVar[int] = 8  # its draws are as many to evaluate as those of any other
+    problems_at_once: ClassVar[int] = 1  # its draws are as many to evaluate as those of any other
     weighs_rows: ClassVar[bool] = True
 
     def fit(self, key: Array, task: Task) -> Sampled:

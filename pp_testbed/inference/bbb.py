@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import TraceMeanField_ELBO
 
-from pp_testbed.inference.base import Sampled, Sweep, check_choice, check_positive, check_within
+from pp_testbed.inference.base import Sampled, Sweep, at_once, check_choice, check_positive, check_within
 from pp_testbed.inference.map_ensemble import Agent
 from pp_testbed.inference.svi import Trainable, Training
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh
@@ -74,6 +74,7 @@ class BayesByBackprop(Agent, Trainable):
         particles: draws per step.
     """
 
+    revision: ClassVar[int] = 1
     sigma: float = 1.0
     sigma_2: float = 0.75
     mixture_weight: float = 1.0
@@ -106,9 +107,12 @@ class BayesByBackprop(Agent, Trainable):
         check_within(self, "mixture_weight", -1e-9, 1.0 + 1e-9)
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return self.particles
+    def problems_at_once(self) -> int:
+        return at_once(self.particles)
+
+    def in_dimensions(self, input_dim: int) -> Self:
+        """It, as it acts in a bandit of so many dimensions: with the weight of the prior of two."""
+        return replace(self, kl_weight=self.kl_weight * 2.0 / input_dim) if self.adaptive_kl else self
 
     def agent(self, task: Task) -> AgentMLP:
         """The network."""

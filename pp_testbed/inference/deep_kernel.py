@@ -28,6 +28,7 @@ class DeepKernel(Trained):
         noise: of the observations, relative to rho.
     """
 
+    revision: ClassVar[int] = 1
     scale: float = 2.0
     noise: float = 4.0
     name: str = "deep-kernel"

@@ -77,6 +77,7 @@ class Dropout(EpistemicAgent):
         (100, 100)
     """
 
+    revision: ClassVar[int] = 1
     rate: float = 0.1
     mask_inputs: bool = False
     hidden: tuple[int, ...] = (100, 100)

@@ -75,6 +75,7 @@ class Epinet(EpistemicAgent):
         head_hidden, prior_hidden: units of the hidden layers of the epinet and of its priors.
     """
 
+    revision: ClassVar[int] = 1
     index_dim: int = 8
     prior_scale: float = 1.0
     head_hidden: tuple[int, ...] = (50,)

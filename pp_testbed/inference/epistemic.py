@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from jax.tree_util import Partial
 from numpyro import handlers
 
-from pp_testbed.inference.base import Sampled, check_positive
+from pp_testbed.inference.base import Sampled, at_once, check_positive
 from pp_testbed.inference.map_ensemble import Trained, points
 from pp_testbed.inference.svi import Trainable, Training
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh_observations
@@ -61,9 +61,8 @@ class EpistemicAgent(Trained, Trainable):
         check_positive(self, "num_index_samples")
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return self.num_index_samples
+    def problems_at_once(self) -> int:
+        return at_once(self.num_index_samples)
 
     def epistemic(self, key: Array, task: Task) -> EpistemicNetwork:
         """The network; the key is for what is frozen in it."""

@@ -12,7 +12,7 @@ from numpyro import handlers
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.elbo import ELBO
 
-from pp_testbed.inference.base import Sweep, check_positive
+from pp_testbed.inference.base import Sweep, at_once, check_positive
 from pp_testbed.inference.svi import SVI
 from pp_testbed.models.base import Array, Params, Program, Task, pytree_dataclass, read_logits, sample_latents
 
@@ -109,6 +109,7 @@ class FunctionalVI(SVI):
         num_draws: functions per step, of each distribution.
     """
 
+    revision: ClassVar[int] = 1
     guide: Any = partial(AutoNormal, init_scale=0.1)
     points: int = 20
     num_draws: int = 30
@@ -121,8 +122,8 @@ class FunctionalVI(SVI):
         check_positive(self, "points", "num_draws")
 
     @property
-    def networks(self) -> int:
-        return self.num_draws
+    def problems_at_once(self) -> int:
+        return at_once(self.num_draws)
 
     def loss_for(self, task: Task) -> FunctionalELBO:
         return FunctionalELBO(task.model, self.points, self.num_draws)

@@ -133,6 +133,7 @@ class Hypermodel(EpistemicAgent):
         bootstrap: weights of the data for each index: "none", "bernoulli" (0 or 2), "exponential".
     """
 
+    revision: ClassVar[int] = 1
     index_dim: int = 6
     prior_scale: float = 1.0
     prior_power: float = 0.5

@@ -43,6 +43,7 @@ class Laplace(Trained):
         'linearised'
     """
 
+    revision: ClassVar[int] = 1
     subset: str = "all"
     prior_precision: str = "model"
     predictive: str = "linearised"
@@ -58,9 +59,9 @@ class Laplace(Trained):
         check_choice(self, "predictive", PREDICTIVES)
 
     @property
-    def networks(self) -> int:
+    def problems_at_once(self) -> int:
         """One problem at a time: a decomposition of a large matrix is no work for vmap."""
-        return 10
+        return 1
 
     def fit(self, key: Array, task: Task) -> Sampled:
         agent = self.agent(task)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
-from pp_testbed.inference.base import Finite, Sweep, check_choice, check_positive, check_within
+from pp_testbed.inference.base import Finite, Sweep, at_once, check_choice, check_positive, check_within
 from pp_testbed.inference.svi import Learner, Trainable, Training, fit
 from pp_testbed.models.base import (
     Array,
@@ -78,9 +78,13 @@ class Agent:
         check_within(self, "learning_rate", 0.0, float("inf"))
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return 1
+    def problems_at_once(self) -> int:
+        return at_once(1)
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What differs in bandits: minibatches as published."""
+        return {"batch_size": 128}
 
 
 @pytree_dataclass
@@ -100,6 +104,10 @@ class Trained(Agent):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_within(self, "l2", 0.0, float("inf"))
+
+    def in_dimensions(self, input_dim: int) -> Self:
+        """It, as it acts in a bandit of so many dimensions: with the prior of two, λ 2 √rho / t at time t."""
+        return replace(self, l2=self.l2 * 2.0 / input_dim) if self.adaptive_l2 else self
 
     def agent(self, task: Task) -> AgentMLP:
         """The network and its prior."""
@@ -155,6 +163,7 @@ class Ensemble(Trained, Trainable):
         30
     """
 
+    revision: ClassVar[int] = 1
     size: int = 100
     name: str = "ensemble"
     sweep: ClassVar[Sweep] = (
@@ -167,9 +176,13 @@ class Ensemble(Trained, Trainable):
         check_positive(self, "size")
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return min(self.size, MEMBERS_AT_ONCE)
+    def problems_at_once(self) -> int:
+        return at_once(min(self.size, MEMBERS_AT_ONCE))
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What differs in bandits: as many members as two cores can train at every step."""
+        return super().acting | {"size": min(self.size, 30)}
 
     def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Any:
         """Of one member."""
@@ -245,6 +258,7 @@ class EnsemblePlus(Ensemble):
         bootstrap: weights of the data for each member: "none", "bernoulli" (0 or 2), "exponential".
     """
 
+    revision: ClassVar[int] = 1
     prior_scale: float = 3.0
     bootstrap: str = "none"
     name: str = "ensemble+"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import blackjax
 import jax
@@ -143,9 +143,14 @@ class Sampler:
         divisor(self.name, self.num_chains * self.num_draws)
 
     @property
-    def networks(self) -> int:
+    def problems_at_once(self) -> int:
         """One problem at a time: chains of different problems would wait for the longest step."""
-        return 10
+        return 1
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What differs in bandits: a short chain, run again and again."""
+        return {"num_chains": 1, "warmup": 200, "num_draws": 100}
 
     @property
     def weighs_rows(self) -> bool:
@@ -222,6 +227,7 @@ class NUTS(Sampler):
         max_depth: doublings of a trajectory.
     """
 
+    revision: ClassVar[int] = 1
     target_acceptance: float = 0.8
     max_depth: int = 10
     name: str = "nuts"
@@ -261,6 +267,7 @@ class HMC(Sampler):
         num_leapfrog: steps of a trajectory.
     """
 
+    revision: ClassVar[int] = 1
     target_acceptance: float = 0.8
     num_leapfrog: int = 50
     name: str = "hmc"
@@ -323,6 +330,7 @@ class MALA(Sampler):
     The step size is tuned to `target_acceptance` by stochastic approximation, then held.
     """
 
+    revision: ClassVar[int] = 1
     target_acceptance: float = 0.57
     warmup: int = 2000
     thinning: int = 100
@@ -363,6 +371,7 @@ class MCLMC(Sampler):
     bias that the missing Metropolis step leaves.
     """
 
+    revision: ClassVar[int] = 1
     energy_variance: float = 5e-4
     warmup: int = 2000
     thinning: int = 20
@@ -409,6 +418,7 @@ class MCLMC(Sampler):
 class EllipticalSlice(Sampler):
     """Elliptical slice sampling, for models whose prior is normal: Murray et al., 2010."""
 
+    revision: ClassVar[int] = 1
     warmup: int = 5000
     thinning: int = 100
     name: str = "elliptical-slice"

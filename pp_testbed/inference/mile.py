@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sweep, check_positive, divisor
+from pp_testbed.inference.base import Finite, Sweep, at_once, check_positive, divisor
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import MCLMC, Target
 from pp_testbed.models.base import Array, Task, pytree_dataclass
@@ -33,6 +33,7 @@ class MILE(Trained):
         energy_variance: of MCLMC's tuning.
     """
 
+    revision: ClassVar[int] = 1
     size: int = 10
     warmup: int = 1000
     num_draws: int = 10
@@ -50,9 +51,8 @@ class MILE(Trained):
             divisor(self.name, self.size * self.num_draws)
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return min(self.size, MEMBERS_AT_ONCE)
+    def problems_at_once(self) -> int:
+        return at_once(min(self.size, MEMBERS_AT_ONCE))
 
     def fit(self, key: Array, task: Task) -> Finite:
         agent = self.agent(task)

@@ -43,6 +43,7 @@ class Knn:
         weights: "uniform", or "distance" for shares in proportion to 1 / distance.
     """
 
+    revision: ClassVar[int] = 1
     k: int = 3
     weights: str = "uniform"
     name: str = "knn"
@@ -66,6 +67,7 @@ class RandomForest:
         criterion: of a split, "gini" or "entropy".
     """
 
+    revision: ClassVar[int] = 1
     trees: int = 100
     criterion: str = "gini"
     name: str = "random-forest"

@@ -24,6 +24,7 @@ class EnsembleNTK(EnsemblePlus):
     is a draw of a Gaussian process; here it is prior_scale / √rho, as for `EnsemblePlus`, which trains it.
     """
 
+    revision: ClassVar[int] = 1
     prior_scale: float = 1.0
     name: str = "ensemble-ntk"
     sweep: ClassVar[Sweep] = ({"l2": (0.3, 1.0, 3.0), "prior_scale": (0.3, 1.0, 3.0)},)

@@ -7,14 +7,14 @@ anew when there is so much more data. What agents decide is in `evaluation.bandi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Posterior, method_name
+from pp_testbed.inference.base import Posterior, method_name, problems_at_once
 from pp_testbed.models.base import Array, Task
 
 
@@ -57,14 +57,19 @@ class Refreshed:
         growth: above 1.
     """
 
+    revision: ClassVar[int] = 1
     method: Any
     growth: float = 1.5
     name: str = field(default="", metadata={"static": True})
 
     @property
-    def networks(self) -> int:
+    def problems_at_once(self) -> int:
         """One bandit at a time: under vmap there would be a fit at every step, whether it is due or not."""
-        return max(10, self.method.networks)
+        return 1
+
+    def in_dimensions(self, input_dim: int) -> Refreshed:
+        """It, with its method as that acts in so many dimensions."""
+        return replace(self, method=in_dimensions(self.method, input_dim))
 
     def begin(self, key: Array, task: Task) -> Refreshment:
         return self._fit(key, task, jnp.zeros_like(task.num_train))
@@ -81,6 +86,11 @@ class Refreshed:
         return Refreshment(getattr(posterior, "without_history", lambda: posterior)(), num_train)
 
 
+def in_dimensions(method: Any, input_dim: int) -> Any:
+    """A method as it acts in a bandit of so many dimensions: with a prior of the strength of two."""
+    return method.in_dimensions(input_dim) if hasattr(method, "in_dimensions") else method
+
+
 def online(method: Any) -> Any:
     """A method as one that learns online: itself, or `Refreshed`.
 
@@ -95,7 +105,7 @@ def online(method: Any) -> Any:
                 f"{method_name(method)} is no pytree; decorate its class with pt.pytree_dataclass"
             )
         return method
-    if isinstance(getattr(method, "networks", None), int) and is_dataclass(method):
+    if problems_at_once(method):
         if getattr(method, "weighs_rows", False):
             return Refreshed(method, name=method_name(method))
         raise UsageError(
@@ -104,5 +114,5 @@ def online(method: Any) -> Any:
         )
     raise UsageError(
         f"{method_name(method)} cannot learn online: it has neither begin, learn and current, nor the "
-        "attribute networks of a method whose fit is a pure JAX function"
+        "attribute problems_at_once of a method whose fit is a pure JAX function"
     )

@@ -9,7 +9,8 @@ with exact transitions are in `mcmc`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import blackjax
 import jax
@@ -18,7 +19,15 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sweep, check_choice, check_positive, check_within, divisor
+from pp_testbed.inference.base import (
+    Finite,
+    Sweep,
+    at_once,
+    check_choice,
+    check_positive,
+    check_within,
+    divisor,
+)
 from pp_testbed.inference.mcmc import Chains, Target
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
@@ -108,9 +117,19 @@ class StochasticGradientSampler:
             )
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return self.num_chains
+    def problems_at_once(self) -> int:
+        return at_once(self.num_chains)
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What differs in bandits: minibatches as published."""
+        return {"batch_size": 128}
+
+    def in_dimensions(self, input_dim: int) -> Self:
+        """It, as it acts in a bandit of so many dimensions: with the prior variance of two, 1 / (4 √rho)."""
+        if self.network != "agent":
+            return self
+        return replace(self, prior_variance=self.prior_variance * input_dim / 2.0)
 
     def kept(self) -> list[int]:
         """Which of the chain's thinned positions, one every `thinning` steps, are kept as draws."""
@@ -237,6 +256,7 @@ class SGLD(StochasticGradientSampler):
         preconditioner: "none" or "rmsprop".
     """
 
+    revision: ClassVar[int] = 1
     momentum: float = 0.0
     preconditioner: str = "none"
     name: str = "sgld"
@@ -290,6 +310,7 @@ class SGHMC(StochasticGradientSampler):
         num_leapfrog: steps of a transition.
     """
 
+    revision: ClassVar[int] = 1
     friction: float = 10.0
     num_leapfrog: int = 10
     steady: float = 100.0
@@ -323,6 +344,7 @@ class SGNHT(StochasticGradientSampler):
         friction: α, of the injected noise, and the thermostat's start.
     """
 
+    revision: ClassVar[int] = 1
     friction: float = 10.0
     steady: float = 100.0
     stiffness: ClassVar[float] = 2.0

@@ -23,7 +23,7 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoIAFNormal
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sampled, Sweep, check_choice, check_positive
+from pp_testbed.inference.base import Finite, Sampled, Sweep, at_once, check_choice, check_positive
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import EllipticalSlice, Target, normal_prior
 from pp_testbed.inference.svi import GuideSampler, Training, fit, with_keywords
@@ -137,6 +137,7 @@ class Flow(InSubspace):
         num_flows: layers of the flow. svi_steps, svi_rate, particles: of SVI.
     """
 
+    revision: ClassVar[int] = 1
     num_flows: int = 2
     svi_steps: int = 1000
     svi_rate: float = 3e-3
@@ -152,8 +153,8 @@ class Flow(InSubspace):
             raise UsageError(f"{self.name}.dimensions={self.dimensions}: a flow needs at least 2")
 
     @property
-    def networks(self) -> int:
-        return self.particles
+    def problems_at_once(self) -> int:
+        return at_once(self.particles)
 
     @property
     def guide(self) -> Any:
@@ -181,6 +182,7 @@ class SubspaceSlice(InSubspace):
         likelihood_power: of the likelihood; the paper's temperature is its inverse.
     """
 
+    revision: ClassVar[int] = 1
     num_chains: int = 1
     warmup: int = 200
     num_draws: int = 200

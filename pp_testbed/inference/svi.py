@@ -32,7 +32,7 @@ from numpyro.infer.autoguide import (
 from numpyro.primitives import Messenger
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within
+from pp_testbed.inference.base import Sampled, Sweep, at_once, check_positive, check_within
 from pp_testbed.models.base import (
     Array,
     Params,
@@ -357,6 +357,7 @@ class SVI(Trainable):
         2000
     """
 
+    revision: ClassVar[int] = 1
     guide: Any
     model: Program | None = None
     optimizer: Callable[..., optax.GradientTransformation] = optax.adam
@@ -377,9 +378,13 @@ class SVI(Trainable):
         check_within(self, "learning_rate", 0.0, float("inf"))
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return self.num_starts * getattr(self.loss, "num_particles", 1)
+    def problems_at_once(self) -> int:
+        return at_once(self.num_starts * getattr(self.loss, "num_particles", 1))
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What differs in bandits: minibatches as published."""
+        return {"batch_size": 128}
 
     @property
     def weighs_rows(self) -> bool:  # type: ignore[override]
@@ -427,6 +432,7 @@ class SVI(Trainable):
 class MeanField(SVI):
     """Independent normal distributions for all weights of the generative model."""
 
+    revision: ClassVar[int] = 1
     guide: Any = partial(AutoNormal, init_scale=0.1)
     sweep: ClassVar[Sweep] = ({"learning_rate": (1e-3, 3e-3, 1e-2), "num_steps": (1000, 2000, 5000)},)
 
@@ -439,6 +445,7 @@ class LowRank(MeanField):
         rank: of the part that is not diagonal.
     """
 
+    revision: ClassVar[int] = 1
     guide: Any = partial(AutoLowRankMultivariateNormal, init_scale=0.1)
     rank: int = 8
 
@@ -455,4 +462,5 @@ class LowRank(MeanField):
 class FullRank(MeanField):
     """A normal distribution of any covariance for all weights: millions of parameters, and slow."""
 
+    revision: ClassVar[int] = 1
     guide: Any = partial(AutoMultivariateNormal, init_scale=0.1)

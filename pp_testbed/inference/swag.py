@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled, Sweep, check_positive, check_within, method_name
+from pp_testbed.inference.base import Sampled, Sweep, at_once, check_positive, check_within, method_name
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.inference.svi import minibatch
@@ -63,6 +63,7 @@ class SWAG(Trained):
         scale: s.
     """
 
+    revision: ClassVar[int] = 1
     size: int = 1
     sgd_rate: float = 1e-2
     sgd_batch_size: int = 10
@@ -82,9 +83,8 @@ class SWAG(Trained):
             raise UsageError(f"{method_name(self)}.rank={self.rank}: expected {expected}")
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return min(self.size, MEMBERS_AT_ONCE)
+    def problems_at_once(self) -> int:
+        return at_once(min(self.size, MEMBERS_AT_ONCE))
 
     def fit(self, key: Array, task: Task) -> Sampled:
         agent = self.agent(task)

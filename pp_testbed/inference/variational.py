@@ -12,7 +12,7 @@ from blackjax.vi.svgd import median_heuristic, rbf_kernel
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sampled, Sweep, check_positive
+from pp_testbed.inference.base import Finite, Sampled, Sweep, at_once, check_positive
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_logits
 
@@ -33,6 +33,7 @@ class Pathfinder:
         model: as for `SVI`.
     """
 
+    revision: ClassVar[int] = 1
     paths: int = 10
     max_iterations: int = 100
     memory: int = 10
@@ -45,9 +46,9 @@ class Pathfinder:
         check_positive(self, "paths", "max_iterations", "memory", "elbo_draws")
 
     @property
-    def networks(self) -> int:
+    def problems_at_once(self) -> int:
         """One problem at a time: under vmap all paths would wait for the longest."""
-        return 10
+        return 1
 
     @property
     def weighs_rows(self) -> bool:
@@ -92,6 +93,7 @@ class SVGD:
         model: as for `SVI`.
     """
 
+    revision: ClassVar[int] = 1
     particles: int = 30
     num_steps: int = 1000
     learning_rate: float = 1e-2
@@ -105,9 +107,8 @@ class SVGD:
             raise UsageError(f"{self.name}.particles={self.particles}: expected at least 2")
 
     @property
-    def networks(self) -> int:
-        """How many networks one fit trains together."""
-        return self.particles
+    def problems_at_once(self) -> int:
+        return at_once(self.particles)
 
     @property
     def weighs_rows(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ class LogisticRegression:
     al., 2022). The logit of class 1 against class 0 is θᵀx / temperature.
     """
 
+    revision: ClassVar[int] = 1
     input_dim: int = 10
     temperature: float = 0.01
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +85,7 @@ class GenerativeMLP:
         temperature: rho; small means nearly deterministic labels.
     """
 
+    revision: ClassVar[int] = 1
     input_dim: int = 2
     num_classes: int = 2
     hidden: tuple[int, ...] = (50, 50)

@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, quantile_test
 
+from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.experiments.aggregate import mean_score, paired_ratio
-from pp_testbed.experiments.store import OK
-from pp_testbed.report.leaderboard import SCORES, check_baseline, method_labels, without_superseded
+from pp_testbed.evaluation.aggregate import mean_score, paired_ratio
+from pp_testbed.evaluation.scores import HEADLINES
+from pp_testbed.report.leaderboard import check_baseline, method_labels, without_superseded
 
 BOUNDS = ("oracle", "uniform", "prior")  # which do not learn: no correlation is about them
 LEVEL = 0.95  # of intervals of correlations
@@ -153,7 +154,7 @@ def tables_of_models(
         good = without_superseded(results)
         good = _of_methods(good[good.status == OK], methods)
         good = good.assign(model=good.problem.str.split("/").str[0], label=method_labels(good))
-        parts += [(good, score) for score in SCORES]
+        parts += [(good, score) for score in HEADLINES]
     if bandits is not None:
         parts.append((at_horizon(_of_methods(bandits, methods), step), "regret"))
     tables: dict[str, dict[str, pd.DataFrame]] = {}
@@ -200,7 +201,7 @@ def correlations(
     rows = []
     for model, step_of_model in steps.items():
         regret = tables["regret"][str(model)]
-        for score in SCORES:
+        for score in HEADLINES:
             scored = _testbed_of(model, testbed)
             if scored not in tables[score]:
                 continue

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pp_testbed.engine.identity import config_hash, describe
+from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError, unknown
+from pp_testbed.evaluation.aggregate import mean_score, paired_ratio
 from pp_testbed.evaluation.evaluator import Evaluation
-from pp_testbed.experiments.aggregate import mean_score, paired_ratio
-from pp_testbed.experiments.identity import config_hash, config_text, describe
-from pp_testbed.experiments.references import references
-from pp_testbed.experiments.store import OK
+from pp_testbed.evaluation.scores import HEADLINES, SHOWN
 from pp_testbed.inference.mcmc import NUTS
+from pp_testbed.studies.reference_files import references, settings_of
 
-SCORES = {"kl_marginal": "d¹", "kl_joint": "d¹⁰", "kl_dyadic": "d¹⁰,²"}
-COLUMNS = SCORES | {"accuracy": "accuracy", "ece": "ECE", "fit_seconds": "fit [s]"}
+COLUMNS = SHOWN | {"fit_seconds": "fit [s]"}
 OPTIONAL = {"excess_kl_joint": "d¹⁰ − NUTS"}  # columns that are shown where there is something in them
 # Osband et al., 2022: means over 210 problems of the same grid, other environments.
 PUBLISHED = {
@@ -136,7 +136,7 @@ def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
     Code is in a configuration as a digest: a method that was mended is another one, of the same options. What
     is there twice is taken once.
     """
-    frame = frame.drop_duplicates(["problem", "method", "config_hash", "version"])
+    frame = frame.drop_duplicates(["problem", "method", "revision", "config_hash"])
     options = frame.config.str.replace(r"@[0-9a-f]{12}", "", regex=True)
     keys = list(zip(frame.problem, frame.method, options, strict=True))
     is_good = (frame.status == OK).to_numpy()
@@ -172,14 +172,15 @@ def exact_cells(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Da
     if table is None:
         table = references()
     # Only references of the default settings: a store may hold others.
-    is_default = table.settings == config_hash(config_text(NUTS(), Evaluation()))
+    is_default = table.settings == config_hash(settings_of(NUTS()))
     exact = table[table.converged.astype(bool) & is_default].drop_duplicates("problem")
-    return exact[exact.problem.isin(frame.problem[is_scored_alike(frame)])]
+    alike = frame[is_scored_alike(frame)][["problem", "revision"]].drop_duplicates()
+    return exact.merge(alike, on=["problem", "revision"])
 
 
 def exact_scores(frame: pd.DataFrame, table: pd.DataFrame | None = None) -> pd.Series:
     """kl_joint of the reference of each row's problem, on the same inputs; NaN where there is none."""
-    exact = exact_cells(frame, table).set_index("problem")
+    exact = exact_cells(frame, table).drop_duplicates("problem").set_index("problem")
     return frame.problem.map(exact.kl_joint).where(is_scored_alike(frame)).astype(float)
 
 
@@ -201,18 +202,18 @@ def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, An
 
 def method_labels(frame: pd.DataFrame) -> pd.Series:
     """Names of methods, made distinct by the settings in which configurations of one name differ."""
-    labels: dict[tuple[str, str, str], str] = {}
+    labels: dict[tuple[str, str], str] = {}
     for method, group in frame.groupby("method"):
         configs = {
-            (row.config_hash, row.version): _flat(json.loads(row.config)) | {"version": row.version}
-            for row in group.drop_duplicates(["config_hash", "version"]).itertuples()
+            row.config_hash: _flat(json.loads(row.config))
+            for row in group.drop_duplicates("config_hash").itertuples()
         }
         keys = sorted({key for config in configs.values() for key in config})
         differing = [k for k in keys if len({str(c.get(k)) for c in configs.values()}) > 1]
         for identity, config in configs.items():
             words = ", ".join(f"{key.rpartition('.')[2]}={config.get(key)}" for key in differing)
-            labels[(str(method), *identity)] = f"{method} ({words})" if words else str(method)
-    keys_of_rows = zip(frame.method, frame.config_hash, frame.version, strict=True)
+            labels[(str(method), identity)] = f"{method} ({words})" if words else str(method)
+    keys_of_rows = zip(frame.method, frame.config_hash, strict=True)
     return pd.Series([labels[key] for key in keys_of_rows], index=frame.index, dtype=object)
 
 
@@ -244,7 +245,7 @@ def render_across(table: pd.DataFrame, style: str = "table") -> Any:
     if style in ("csv", "json"):
         return render_plain(table, style)
     names = [name for name in table.columns if not name.endswith(("_stderr", "_bias")) and name != "method"]
-    heads = {name: f"{symbol} ({name})" for name, symbol in SCORES.items()}
+    heads = {name: f"{symbol} ({name})" for name, symbol in HEADLINES.items()}
     rows = []
     for name in names:
         errors = table.get(name + "_stderr", pd.Series(np.nan, index=table.index))

@@ -26,15 +26,14 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 import pp_testbed
+from pp_testbed.engine.store import OK, write_whole
 from pp_testbed.errors import UsageError
-from pp_testbed.experiments.aggregate import paired_difference, strata
-from pp_testbed.experiments.references import references as shipped_references
-from pp_testbed.experiments.store import OK, SCHEMA, write_whole
+from pp_testbed.evaluation.aggregate import paired_difference, strata
+from pp_testbed.evaluation.scores import HEADLINES
 from pp_testbed.report import plots
 from pp_testbed.report.leaderboard import (
     COLUMNS,
     OPTIONAL,
-    SCORES,
     as_text,
     exact_cells,
     exact_scores,
@@ -44,6 +43,8 @@ from pp_testbed.report.leaderboard import (
     without_superseded,
     words_on_incomplete,
 )
+from pp_testbed.studies.reference_files import references as shipped_references
+from pp_testbed.studies.scoring import RESULTS
 
 MARK = "<!doctype html>\n<!-- a report of pp_testbed -->"  # files that begin like this may be replaced
 LEVEL = 0.95  # of the interval that must not have 0 in it for a difference to be bold
@@ -110,7 +111,7 @@ def write_report(
     check_report(path)
     if frame.empty:
         raise UsageError("there are no results to report")
-    frame = frame.astype({field.name: float for field in SCHEMA if field.type == "double"})
+    frame = frame.astype({field.name: float for field in RESULTS.schema if field.type == "double"})
     template = files("pp_testbed.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -174,8 +175,8 @@ def _contents(
 
 
 def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
-    columns = SCORES | {"ratio": f"d¹⁰ / {baseline}"} | OPTIONAL | {"calibration_error": "SBC error"}
-    columns |= {name: head for name, head in COLUMNS.items() if name not in SCORES}
+    columns = HEADLINES | {"ratio": f"d¹⁰ / {baseline}"} | OPTIONAL | {"calibration_error": "SBC error"}
+    columns |= {name: head for name, head in COLUMNS.items() if name not in HEADLINES}
     shown = {name: head for name, head in columns.items() if board[name].notna().any()}
     text = (
         "Means over problems with standard errors across seeds; the bars show both. Lower is better, but for "

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 
+from pp_testbed.engine.store import write_whole
 from pp_testbed.errors import UsageError
-from pp_testbed.experiments.store import write_whole
 from pp_testbed.report.plots.decisions import correlation, learning, regret, robustness
 from pp_testbed.report.plots.posteriors import calibration_ranks, predictive_fields, tau_growth
 from pp_testbed.report.plots.scores import (

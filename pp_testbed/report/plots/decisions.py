@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError
-from pp_testbed.experiments.store import OK
+from pp_testbed.evaluation.scores import HEADLINES
 from pp_testbed.report.decisions import (
     across_models,
     common_agents,
@@ -21,7 +22,7 @@ from pp_testbed.report.decisions import (
     of_learning,
     tables_of_models,
 )
-from pp_testbed.report.leaderboard import SCORES, method_labels
+from pp_testbed.report.leaderboard import method_labels
 from pp_testbed.report.plots.style import DIVERGING, log_ticks, panels, plain, style, styles
 
 
@@ -79,7 +80,7 @@ def correlation(
     table = correlations(bandits, results, methods, step, testbed)
     tables = tables_of_models(results, bandits, methods, step)
     looks = styles(agent for by_model in tables["regret"].values() for agent in by_model.index)
-    made = panels(len(table), 2.7, ax, height=2.4, columns=len(SCORES), sharey=False)
+    made = panels(len(table), 2.7, ax, height=2.4, columns=len(HEADLINES), sharey=False)
     for axis, row in zip(made.axes, table.itertuples(), strict=True):
         pair = common_agents([tables[str(row.score)][str(row.testbed)], tables["regret"][str(row.model)]])
         for agent in pair[0].index:
@@ -88,14 +89,14 @@ def correlation(
         axis.set(
             xscale="log",
             yscale="log",
-            xlabel=f"{SCORES[str(row.score)]} ({str(row.testbed).partition(',')[0]})",
+            xlabel=f"{HEADLINES[str(row.score)]} ({str(row.testbed).partition(',')[0]})",
         )
         interval = f"r = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]"
         axis.set_title(f"{row.model}, step {row.step}\n{interval}")
         axis.minorticks_off()
         log_ticks(axis.xaxis)
         log_ticks(axis.yaxis)
-    for axis in made.axes[:: len(SCORES)]:
+    for axis in made.axes[:: len(HEADLINES)]:
         axis.set_ylabel("regret")
     made.legend()
     return made.axes
@@ -132,7 +133,7 @@ def robustness(
         for (i, j), value in np.ndenumerate(matrix.to_numpy()):
             colour = "white" if abs(value) > 0.7 else "black"
             axis.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
-        axis.set_title(SCORES.get(score, score))
+        axis.set_title(HEADLINES.get(score, score))
     made.figure.colorbar(image, ax=list(made.axes), shrink=0.7, label="correlation over agents")
     return made.axes
 
@@ -171,6 +172,6 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint", ax: Any = None) -> np
         axis.set_xticks(places, [str(place) for place in places])
         axis.set_xticks([], minor=True)
         log_ticks(axis.yaxis)
-    made.axes[0].set_ylabel(SCORES.get(score, score))
+    made.axes[0].set_ylabel(HEADLINES.get(score, score))
     made.legend()
     return made.axes[: len(methods)]

@@ -14,10 +14,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.experiments.aggregate import mean_score, paired_ratio
-from pp_testbed.experiments.store import OK
-from pp_testbed.report.leaderboard import SCORES, exact_cells, method_labels, without_superseded
+from pp_testbed.evaluation.aggregate import mean_score, paired_ratio
+from pp_testbed.evaluation.scores import HEADLINES
+from pp_testbed.report.leaderboard import exact_cells, method_labels, without_superseded
 from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, log_ticks, panels, plain, style, styles
 
 
@@ -54,7 +55,7 @@ def agents(
     frame = complete_cells(frame, references)
     base = cells_of(frame, baseline)
     ratios = {
-        method: [paired_ratio(cells, base, score)[:2] for score in SCORES]
+        method: [paired_ratio(cells, base, score)[:2] for score in HEADLINES]
         for method, cells in frame.groupby("label")
     }
     names = sorted(ratios, key=lambda method: -ratios[method][1][0])
@@ -62,8 +63,8 @@ def agents(
     labels = {name: with_infinity(name, cells_of(frame, name).kl_joint) for name in names}
     partial = {name for name in names if shared[name] < frame.problem.nunique()}
     labels |= {name: f"{labels[name]} ({shared[name]} problems)" for name in partial}
-    made = panels(len(SCORES), 2.7, ax, height=1.0 + 0.24 * len(names))
-    for i, (axis, label) in enumerate(zip(made.axes, SCORES.values(), strict=True)):
+    made = panels(len(HEADLINES), 2.7, ax, height=1.0 + 0.24 * len(names))
+    for i, (axis, label) in enumerate(zip(made.axes, HEADLINES.values(), strict=True)):
         values = np.array([ratios[name][i] for name in names])
         axis.axvline(1.0, color="0.8", lw=1)
         for place, (name, (value, error)) in enumerate(zip(names, values, strict=True)):
@@ -169,7 +170,7 @@ def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.n
             means, errors = np.array(list(curve.values())).T
             label = plain(with_infinity(method, means))
             axis.errorbar(list(curve), means, errors, label=label, **looks[method])
-        axis.set(xscale="log", yscale="log", xlabel=words, ylabel=SCORES[score])
+        axis.set(xscale="log", yscale="log", xlabel=words, ylabel=HEADLINES[score])
         places = sorted(frame[column].unique())
         axis.set_xticks(places, [f"{place:g}" for place in places])
         axis.set_xticks([], minor=True)
@@ -289,7 +290,7 @@ def profile(frame: pd.DataFrame, name: str, ax: Any, wanted: list[str] | None = 
 
 def _draw_profile(axis: Axes, values: pd.Series, cells: pd.DataFrame) -> None:
     """Profiles of all scores over the values of an option, which configurations have: values by config."""
-    for (score, label), look in zip(SCORES.items(), styles(SCORES).values(), strict=False):
+    for (score, label), look in zip(HEADLINES.items(), styles(HEADLINES).values(), strict=False):
         means = cells.groupby("config")[score].mean()
         best = means.groupby(values.reindex(means.index)).min()
         places = list(best.index)

@@ -1,0 +1,161 @@
+"""The scores, each declared once: the schema of results, tables, tuning's metrics and the docs follow.
+
+A score is the mean of terms over test inputs, or behaves like one: a function of all inputs, such as the
+worst bin of calibration, is written as the mean of its linearised terms, whose spread is its error. What
+the terms are made of is the evaluator's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from pp_testbed.models.base import Array
+
+NUM_BINS = 10  # of confidence, for calibration errors
+Parts = dict[str, Array]  # KLs [n] or [n, width], scores of the mean [n, width], `predicted` [n, width, K]
+
+
+class Score(NamedTuple):
+    """One score.
+
+    Attributes:
+        name: of its column; `_stderr` and, where it has one, `_bias` follow.
+        symbol: what people call it.
+        summary: what it is, in a line.
+        terms: `(parts, tau)` to an array whose mean it is.
+        needs: of the truth: "probabilities" of labels, or "labels" alone.
+        is_less_better: its direction.
+        has_bias: whether finite numbers of draws add to it, which the jackknife then measures.
+        place: "headline", a "column" of leaderboards, or "other".
+    """
+
+    name: str
+    symbol: str
+    summary: str
+    terms: Callable[[Parts, int], Array]
+    needs: str = "labels"
+    is_less_better: bool = True
+    has_bias: bool = False
+    place: str = "other"
+
+    @property
+    def columns(self) -> list[str]:
+        """Its columns in results."""
+        return [self.name, self.name + "_stderr", *[self.name + "_bias"] * self.has_bias]
+
+
+def _part(name: str) -> Callable[[Parts, int], Array]:
+    return lambda parts, tau: parts[name]
+
+
+def _binned(parts: Parts) -> tuple[Array, Array, Array]:
+    """Of every input: its bin of confidence [N], and confidence minus accuracy [N]; and inputs of bins."""
+    confidence, accuracy = parts["predicted"].max(axis=-1).ravel(), parts["accuracy"].ravel()
+    bins = jnp.clip((confidence * NUM_BINS).astype(int), 0, NUM_BINS - 1)
+    gap = confidence - accuracy
+    return bins, gap, jnp.zeros(NUM_BINS).at[bins].add(gap)
+
+
+def ece_terms(parts: Parts, _tau: int = 0) -> Array:
+    """Terms whose mean is the expected calibration error, sum_bins |sum (confidence - accuracy)| / N."""
+    bins, gap, sums = _binned(parts)
+    return (jnp.sign(sums)[bins] * gap).reshape(parts["accuracy"].shape)
+
+
+def mce_terms(parts: Parts, _tau: int = 0) -> Array:
+    """Terms whose mean is the maximum calibration error, max_bins |mean (confidence - accuracy)|.
+
+    With g that of the worst bin, of n inputs, they are g + N / n (±gap - g) in the bin and g elsewhere: their
+    spread is the error of g to first order (of a ratio of means; the delta method).
+    """
+    bins, gap, sums = _binned(parts)
+    counts = jnp.zeros(NUM_BINS).at[bins].add(1.0)
+    means = jnp.abs(sums) / jnp.maximum(counts, 1.0)
+    worst = means.argmax()
+    deviations = (jnp.sign(sums[worst]) * gap - means[worst]) * len(gap) / counts[worst]
+    return (means[worst] + (bins == worst) * deviations).reshape(parts["accuracy"].shape)
+
+
+def _aggregate(parts: Parts, tau: int) -> Array:
+    return parts["kl_marginal"].mean(axis=1) + parts["kl_joint"] / tau
+
+
+def _kl(name: str, symbol: str, summary: str, terms: Any = None, place: str = "headline") -> Score:
+    return Score(name, symbol, summary, terms or _part(name), "probabilities", True, True, place)
+
+
+def _plain(name: str, symbol: str, summary: str, terms: Any = None, **options: Any) -> Score:
+    return Score(name, symbol, summary, terms or _part(name), **options)
+
+
+SCORES = (
+    _kl("kl_marginal", "d¹", "E KL(P*(y|x) ‖ P(y|x)), one label"),
+    _kl("kl_joint", "d¹⁰", "the same of τ labels at τ i.i.d. inputs"),
+    _kl("kl_dyadic", "d¹⁰,²", "the same of τ labels at inputs resampled from κ anchors"),
+    _kl("kl_aggregate", "d¹ + d¹⁰/10", "d¹ + d^τ / τ", _aggregate, "other"),
+    _plain(
+        "accuracy",
+        "accuracy",
+        "probability under the truth of the likeliest class",
+        is_less_better=False,
+        place="column",
+    ),
+    _plain("nll", "NLL", "negative log likelihood of the predictive mean, expected under the truth"),
+    _plain("brier", "Brier", "Brier score of the predictive mean, expected under the truth"),
+    _plain("ece", "ECE", "expected calibration error, 10 bins of confidence", ece_terms, place="column"),
+    _plain("mce", "MCE", "maximum calibration error: that of the worst bin", mce_terms),
+)
+COLUMNS = [column for score in SCORES for column in score.columns]
+HEADLINES = {score.name: score.symbol for score in SCORES if score.place == "headline"}
+SHOWN = {score.name: score.symbol for score in SCORES if score.place in ("headline", "column")}
+METRICS = [score.name for score in SCORES if score.is_less_better]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of one posterior on one problem, in nats where they are divergences.
+
+    Each is an attribute: `scores.kl_joint`, with `kl_joint_stderr`, the standard error over test inputs and,
+    by the jackknife, over draws, and `kl_joint_bias`, how much the finite number of draws adds on average.
+    Finite posteriors are used whole, and have neither bias nor error by draws; but chains are draws too.
+    `SCORES` says what there is.
+
+    Attributes:
+        values: by the names of columns.
+        num_draws: functions in the mixture.
+        labels: "exact", or which KLs sampled them.
+    """
+
+    values: dict[str, float]
+    num_draws: int
+    labels: str
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Scores:
+        """The scores of a row of a table."""
+        return cls({name: row[name] for name in COLUMNS if name in row}, row["num_draws"], row["labels"])
+
+    def __getattr__(self, name: str) -> float:
+        values: dict[str, float] = self.__dict__.get("values", {})
+        if name not in values:
+            raise AttributeError(f"scores have no {name!r}")
+        return values[name]
+
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), *self.values])
+
+    def asdict(self) -> dict[str, float | int | str]:
+        """The scores as a row of a table."""
+        return {**self.values, "num_draws": self.num_draws, "labels": self.labels}
+
+    def __str__(self) -> str:
+        lines = [
+            f"{score.name:<13} {self.values[score.name]:8.4f} ± {self.values[score.name + '_stderr']:.4f}"
+            for score in SCORES
+            if score.name in self.values
+        ]
+        return "\n".join([*lines, f"{self.num_draws} draws, {self.labels} labels"])

@@ -1,1 +1,0 @@
-"""Problems and suites, the runner and the results store."""

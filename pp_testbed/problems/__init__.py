@@ -1,0 +1,1 @@
+"""What there is to be judged on: tasks with their truths, and suites of them."""

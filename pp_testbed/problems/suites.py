@@ -1,0 +1,149 @@
+"""Suites: named lists of problems. A new one is a function with a line in `SUITES`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pp_testbed.errors import unknown
+from pp_testbed.models.mlp import ACTIVATIONS
+from pp_testbed.problems.synthetic import Problem, problem
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named, ordered list of problems."""
+
+    name: str
+    problems: tuple[Problem, ...]
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self.problems)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    def __getitem__(self, index: int) -> Problem:
+        return self.problems[index]
+
+    def filter(self, **values: Any) -> Suite:
+        """The problems whose attributes have these values, or one of several values.
+
+        Examples:
+            >>> len(suite("2d").filter(num_train=100, temperature=[0.1, 0.5]))
+            20
+        """
+        known = ("name", "seed", "input_dim", "num_train", "temperature", "num_classes")
+        for attribute in values:
+            if attribute not in known:
+                raise unknown("attribute of a problem", attribute, known)
+
+        def keeps(problem: Problem) -> bool:
+            return all(
+                getattr(problem, attribute) in _collection(wanted) for attribute, wanted in values.items()
+            )
+
+        return Suite(self.name, tuple(filter(keeps, self.problems)))
+
+    def limit(self, number: int) -> Suite:
+        """The first so many problems."""
+        return Suite(self.name, self.problems[:number])
+
+
+def _collection(wanted: Any) -> Collection[Any]:
+    return wanted if isinstance(wanted, Collection) and not isinstance(wanted, str) else (wanted,)
+
+
+TUNING_SEEDS = (1000, 1001)  # never reported
+GRID_T = (1, 3, 10, 30, 100, 300, 1000)
+GRID_RHO = (0.01, 0.1, 0.5)
+
+
+def _grid(seeds: Collection[int]) -> list[Problem]:
+    return [
+        problem(num_train=t, temperature=rho, seed=seed) for t in GRID_T for rho in GRID_RHO for seed in seeds
+    ]
+
+
+def _highdim() -> list[Problem]:
+    return [
+        problem(num_train=ratio * d, temperature=rho, seed=seed, input_dim=d)
+        for d in (2, 10, 100)
+        for ratio in (1, 10, 100, 1000)
+        for rho in GRID_RHO
+        for seed in range(5)
+    ]
+
+
+def _variants(variants: list[dict[str, Any]]) -> list[Problem]:
+    return [
+        problem(num_train=t, temperature=0.1, seed=seed, **variant)
+        for variant in variants
+        for t in (10, 100, 1000)
+        for seed in range(5)
+    ]
+
+
+def _decisions() -> list[Problem]:
+    return [
+        problem(num_train=ratio * d, temperature=0.1, seed=seed, input_dim=d)
+        for d in (2, 10, 50)
+        for ratio in (1, 10, 100)
+        for seed in range(20)
+    ]
+
+
+def _logistic() -> list[Problem]:
+    return [
+        problem(num_train=ratio * d, seed=seed, model="logistic", input_dim=d)
+        for d in (2, 10, 100, 1000)
+        for ratio in (1, 10)
+        for seed in range(5)
+    ]
+
+
+SUITES: dict[str, tuple[str, Callable[[], list[Problem]]]] = {
+    "smoke": (
+        "two small problems, for trying things out",
+        lambda: [problem(num_train=t, temperature=0.1) for t in (3, 30)],
+    ),
+    "2d-lite": ("the grid of 2d with seeds 0 and 1", lambda: _grid(range(2))),
+    "2d": ("the 2-D testbed: 7 sizes, 3 temperatures, 10 seeds", lambda: _grid(range(10))),
+    "2d-tune": ("the grid of 2d with the seeds on which methods are tuned", lambda: _grid(TUNING_SEEDS)),
+    "highdim": ("inputs of 2, 10 and 100 dimensions, 1 to 1000 data per dimension", _highdim),
+    "decisions": ("the dimensions of the bandits, rho = 0.1: 1, 10, 100 data per dimension", _decisions),
+    "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
+    "activations": (
+        "generative models with each activation",
+        lambda: _variants([{"activation": activation} for activation in ACTIVATIONS]),
+    ),
+    "widths": (
+        "generative models with 5 to 100 hidden units",
+        lambda: _variants([{"hidden": (units, units)} for units in (5, 10, 20, 50, 100)]),
+    ),
+}
+
+
+def suite(name: str) -> Suite:
+    """A suite by its name: see `SUITES`, or `pp-testbed suites`.
+
+    Examples:
+        >>> len(suite("2d"))
+        210
+    """
+    if name not in SUITES:
+        raise unknown("suite", name, SUITES)
+    return Suite(name, tuple(SUITES[name][1]()))
+
+
+def tuning_suite(name: str) -> Suite:
+    """The problems that methods are tuned on: those of a suite, with seeds 1000 and 1001 instead.
+
+    Examples:
+        >>> tuning_suite("2d")[0].name
+        '2d/T1-rho0.01-s1000'
+    """
+    kinds = dict.fromkeys((problem.model, problem.num_train) for problem in suite(name))
+    problems = tuple(Problem(*kind, seed) for kind in kinds for seed in TUNING_SEEDS)
+    return Suite(name.removesuffix("-tune") + "-tune", problems)

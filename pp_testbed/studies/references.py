@@ -1,0 +1,327 @@
+"""Reference posteriors: NUTS on a problem, behind a gate; built chain by chain, found, and checked.
+
+What a reference is, as a file and as a value, is in `reference_files`; what it is compared by is in
+`evaluation.compare`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+from jax.tree_util import Partial
+
+from pp_testbed.engine.identity import config_text
+from pp_testbed.engine.jobs import Executor
+from pp_testbed.engine.local import Local
+from pp_testbed.engine.programs import Programs
+from pp_testbed.engine.progress import Progress
+from pp_testbed.engine.provenance import versions
+from pp_testbed.engine.run import run, stem, words_on_failures
+from pp_testbed.engine.store import ALWAYS, GOOD, Column, Layout, create_directory
+from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation.diagnostics import diagnose_values, probe_inputs, probe_values
+from pp_testbed.evaluation.evaluator import Evaluation, Terms, score_inputs, scores_of, summarise
+from pp_testbed.inference.base import Finite, method_name
+from pp_testbed.inference.mcmc import NUTS, Chains
+from pp_testbed.models.base import read_logits
+from pp_testbed.problems.suites import Suite
+from pp_testbed.problems.suites import suite as named_suite
+from pp_testbed.problems.synthetic import Problem
+from pp_testbed.problems.synthetic import problem as named_problem
+from pp_testbed.studies.reference_files import (
+    REVISION,
+    SHIPPED,
+    Reference,
+    default_store,
+    file_name,
+    find,
+    load,
+    read_about,
+    read_arrays,
+    save,
+    settings_of,
+)
+from pp_testbed.studies.scoring import FACTS
+
+KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
+CHAINS = Layout(
+    "chains", (*FACTS, Column("chain", pa.int64(), ALWAYS), Column("seconds", pa.float64(), GOOD))
+)
+_TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
+
+
+def reference(
+    problem: Problem | str,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    method: NUTS | None = None,
+    build: bool = False,
+    jobs: int = 2,
+) -> Reference:
+    """The reference posterior of a problem: a shipped one, or the store's, or, if asked, a new one.
+
+    Args:
+        problem: a problem or its name.
+        store: a directory, which is then looked into first;
+            `default_store()` if None.
+        method: NUTS with other settings than four chains of 500 + 500.
+        build: whether to build it (about ten seconds at T = 10) where there is none.
+        jobs: processes that build.
+
+    Examples:
+        >>> reference("2d/T10-rho0.1-s0").converged
+        True
+    """
+    problem = named_problem(problem) if isinstance(problem, str) else problem
+    settings = settings_of(method or NUTS())
+    stored = Path(store or default_store())
+    for folder in (SHIPPED, stored) if store is None else (stored, SHIPPED):
+        if path := find(folder, problem, settings):
+            return load(path)
+    if not build:
+        raise UsageError(
+            f"there is no reference of {problem.name} in {stored}, and the package has no draws; "
+            f"build it with pt.reference({problem.name!r}, build=True) or "
+            f"`pp-testbed reference build --problem {problem.name}`"
+        )
+    return load(build_references([problem], store=store, method=method, jobs=jobs)[0])
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a stored reference is what it says it is.
+
+    Attributes:
+        diagnostics_agree: the diagnostics follow from the stored values.
+        scores_agree: and the scores from
+            the stored terms.
+        draws_agree: the kept parameters give the stored values at the probes.
+        repeated: how many of the first `of` draws of a chain came out again, the chain chosen by the
+            problem's seed. A chain is chaotic: on another machine or version it is the same for some
+            draws only.
+        same_versions: whether the packages are those that made it.
+    """
+
+    problem: str
+    diagnostics_agree: bool
+    scores_agree: bool
+    draws_agree: bool
+    repeated: int
+    of: int
+    same_versions: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing contradicts the reference."""
+        enough = self.of // 2 if self.same_versions else 1
+        return self.diagnostics_agree and self.scores_agree and self.draws_agree and self.repeated >= enough
+
+
+def verify(reference: Reference, num_draws: int = 20) -> Verification:
+    """Derive the diagnostics anew from what is stored, and run the beginning of a chain again."""
+    again = asdict(diagnose_values(reference.values, reference.stats))
+    stored = asdict(reference.diagnostics)
+    # ArviZ 0.23 and 1.x define the tail ESS slightly differently.
+    agree = all(
+        np.isclose(again[k], stored[k], rtol=0.2 if k == "ess_tail" else 1e-3, equal_nan=True) for k in stored
+    )
+    inputs = probe_inputs(reference.problem.model)
+    flat = reference.values.reshape(-1, *reference.values.shape[2:])
+    spread = flat.std(axis=0)
+    kept = np.asarray(probe_values(reference.posterior, inputs))
+    at_kept = flat[:: reference.thinning][: len(kept)]
+    method, problem = reference.method, reference.problem
+    target = method.target(problem.draw()[0])
+    chain = problem.seed % method.num_chains
+    start = {name: jnp.asarray(leaf[chain]) for name, leaf in reference.start.items()}
+    position = start.pop("position")
+    state = blackjax.nuts.init(position, target.log_density)
+    _, key_draws = jax.random.split(method.chain_keys(problem.keys.fit)[chain])
+    num_draws = min(num_draws, reference.values.shape[1])
+    run = jax.jit(partial(method.continue_chain, num_draws=num_draws))
+    positions, _ = run(key_draws, target, (state, start))
+    again_drawn = Finite.equal(Partial(read_logits, target.model), jax.vmap(target.latents)(positions))
+    same = (
+        np.abs(np.asarray(probe_values(again_drawn, inputs)) - reference.values[chain, :num_draws])
+        < 1e-2 * spread
+    )
+    same_draws = same.reshape(num_draws, -1).all(axis=1)
+    return Verification(
+        problem=problem.name,
+        diagnostics_agree=bool(agree),
+        scores_agree=all(
+            np.isclose(reference.terms[name].mean(), getattr(reference.scores, name), rtol=1e-4)
+            for name in ("kl_marginal", "kl_joint", "kl_dyadic")
+        ),
+        draws_agree=bool((np.abs(kept - at_kept) < 1e-2 * spread).all()),
+        repeated=num_draws if same_draws.all() else int(same_draws.argmin()),
+        of=num_draws,
+        same_versions=reference.versions == versions(),
+    )
+
+
+def build_references(
+    suite: Suite | str | Iterable[Problem],
+    *,
+    store: str | os.PathLike[str] | None = None,
+    method: NUTS | None = None,
+    jobs: int = 2,
+    executor: Executor | None = None,
+    progress: bool = True,
+) -> list[Path]:
+    """Build the references of problems, chain by chain, in `jobs` processes (0: in this one).
+
+    Interrupted, it goes on with the chains that are missing. Nothing that is there is built again.
+    """
+    problems = list(named_suite(suite) if isinstance(suite, str) else suite)
+    method, directory = method or NUTS(), Path(store or default_store())
+    if method.likelihood_power != 1.0 or method.model is not None:
+        raise UsageError(
+            "a reference is of the task's own model with likelihood_power=1: the exact posterior"
+        )
+    settings = settings_of(method)
+    there = {problem.name: path for problem in problems if (path := find(directory, problem, settings))}
+    for path in there.values():
+        read_about(path)  # a damaged one is said at once, not after an hour
+    missing = [problem for problem in problems if problem.name not in there]
+    if there:
+        say = Progress(progress).line
+        say(f"{len(there)} of {len(problems)} references are in {directory} already")
+    if missing:
+        _build(missing, method, directory, executor or Local(jobs), progress)
+    return [there.get(problem.name) or directory / file_name(problem, settings) for problem in problems]
+
+
+def _build(
+    problems: Sequence[Problem], method: NUTS, directory: Path, executor: Executor, progress: bool
+) -> None:
+    """Run the chains that are missing, and put together those of a problem as soon as all are there."""
+    study, pieces = sampling(problems, method), directory / "pieces"
+    by_problem: dict[str, list[Cell]] = {}
+    for cell in study.cells:
+        by_problem.setdefault(cell.head["problem"], []).append(cell)
+
+    def assemble(cell: Cell) -> None:
+        mine = by_problem[cell.head["problem"]]
+        paths = [pieces / f"{stem(one)}.npz" for one in mine]
+        if not all(path.with_suffix(".parquet").exists() for path in paths):
+            return
+        chains = [read_arrays(path) for path in paths]
+        problem = cell.message.problem
+        if all(chains):
+            save(_assemble(problem, method, chains), directory / file_name(problem, settings_of(method)))
+        for path, chain in zip(paths, chains, strict=True):
+            if chain is None or all(chains):  # a damaged one is run again
+                path.with_suffix(".parquet").unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
+
+    create_directory(pieces, "references")
+    for cells in by_problem.values():  # which a build that was stopped at its very end has left
+        assemble(cells[0])
+    left = [cell for cell in study.cells if not find(directory, cell.message.problem, settings_of(method))]
+    if left:
+        frame = run(replace(study, cells=left), pieces, executor, progress=progress, kept=assemble)
+        if words := words_on_failures(frame):
+            raise UsageError(words)
+
+
+class Sampled(NamedTuple):
+    """What a worker is told of a chain."""
+
+    method: NUTS
+    problem: Problem
+    chain: int
+
+
+def sampling(problems: Sequence[Problem], method: NUTS) -> Study:
+    """The study of single chains. Versions are part of what they are: none are put together with others."""
+    cells = []
+    for problem in problems:
+        for chain in range(method.num_chains):
+            text = config_text(revision=REVISION, method=method, chain=chain, versions=versions())
+            head = head_of(problem, method_name(method) or "nuts", text, chain=chain)
+            cells.append(Cell(head, Sampled(method, problem, chain), problem.padded_size))
+    return Study(CHAINS, cells, sample, "chains")
+
+
+def sample(messages: list[Sampled], workspace: Workspace) -> Iterator[Rows]:
+    """Run chains, one after another."""
+    for place, message in enumerate(messages):
+        arrays = _run_chain(*message, workspace.programs)
+        yield Rows(place, [{"seconds": float(arrays["seconds"])}], arrays)
+
+
+@jax.jit
+def _chain(method: NUTS, key: Any, task: Any) -> Any:
+    positions, stats, (state, tuned) = method.chain(key, method.target(task))
+    return positions, stats, {"position": state.position, **tuned}
+
+
+def _run_chain(method: NUTS, problem: Problem, chain: int, programs: Programs) -> dict[str, np.ndarray]:
+    """One chain as arrays."""
+    key = method.chain_keys(problem.keys.fit)[chain]
+    arguments = jax.tree.map(jnp.asarray, (method, key, problem.draw()[0]))
+    (positions, stats, started), seconds = programs.timed(_chain, *arguments)
+    arrays = {"positions": positions, "seconds": seconds}
+    arrays |= {f"stats/{name}": leaf for name, leaf in stats.items()}
+    arrays |= {f"start/{name}": leaf for name, leaf in started.items()}
+    return {name: np.asarray(leaf) for name, leaf in arrays.items()}
+
+
+@jax.jit
+def _posterior(method: NUTS, task: Any, positions: Any, stats: Any) -> Chains:
+    return method.posterior(method.target(task), positions, stats, None)
+
+
+def _assemble(problem: Problem, method: NUTS, chains: list[Any]) -> Reference:
+    """The reference that chains make: scored and diagnosed."""
+    task, environment = problem.draw()
+    stacked = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
+    stats, start = _group(stacked, "stats"), _group(stacked, "start")
+    posterior = _posterior(method, task, stacked["positions"], stats)
+    config = Evaluation()
+    key = problem.keys.evaluate
+    terms = score_inputs(posterior.without_history(), environment, key, config=config)
+    num_draws = posterior.log_weights.shape[0]
+    scores = scores_of(summarise(terms, config), num_draws, environment, config)
+    probes = probe_values(posterior, probe_inputs(problem.model))
+    values = np.asarray(probes).reshape(method.num_chains, method.num_draws, *probes.shape[1:])
+    thinning = math.gcd(method.num_draws, max(1, num_draws // KEPT_DRAWS))  # so that chains stay apart
+    return Reference(
+        problem=problem,
+        settings=settings_of(method),
+        scores=scores,
+        diagnostics=diagnose_values(values, stats),
+        values=values,
+        stats=stats,
+        start=start,
+        terms={name: np.asarray(terms.whole[name]) for name in _TERMS},
+        deviations={name: _deviations(terms, name) for name in _TERMS},
+        draws={name: np.asarray(leaf[::thinning]) for name, leaf in posterior.draws.items()},
+        thinning=thinning,
+        seconds=float(stacked["seconds"].sum()),
+        versions=versions(),
+    )
+
+
+def _deviations(terms: Terms, name: str) -> np.ndarray:
+    """How far a term is from itself without each group of draws, [G, n, ...], in half precision."""
+    without = np.moveaxis(np.asarray(terms.without[name]), 1, 0)
+    return (without - np.asarray(terms.whole[name])).astype(np.float16)
+
+
+def _group(arrays: dict[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
+    prefix = group + "/"
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,206 @@
+"""The study of scores: every method on every problem, against the truth.
+
+`run` is the whole of it. Cells of one program are mapped together: methods of one structure, problems of one
+shape. A method that is any Python is called with one problem after another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from pp_testbed.engine.identity import config_text
+from pp_testbed.engine.jobs import Executor, one_line
+from pp_testbed.engine.local import Local
+from pp_testbed.engine.programs import filled, map_problems, stack
+from pp_testbed.engine.run import run as run_study
+from pp_testbed.engine.run import words_on_failures
+from pp_testbed.engine.store import ALWAYS, GOOD, MAYBE, Column, Layout
+from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation.evaluator import (
+    Evaluation,
+    evaluate,
+    num_draws_of,
+    score,
+    scores_of,
+    words_on_nan,
+)
+from pp_testbed.evaluation.scores import COLUMNS, Scores
+from pp_testbed.inference.base import method_name, num_rows, problems_at_once
+from pp_testbed.inference.specs import resolve, sent
+from pp_testbed.problems.suites import Suite
+from pp_testbed.problems.suites import suite as named_suite
+from pp_testbed.problems.synthetic import Problem
+
+REVISION = 1  # of how a cell is run
+FACTS = (
+    *(Column(name, pa.int64(), ALWAYS) for name in ("input_dim", "num_train")),
+    Column("temperature", pa.float64(), ALWAYS),
+    Column("num_classes", pa.int64(), ALWAYS),
+)
+SCORES = (
+    *(Column(name, pa.float64(), GOOD if name == "kl_joint" else MAYBE) for name in COLUMNS),
+    *(Column(name, pa.float64(), MAYBE) for name in ("fit_seconds", "evaluate_seconds")),
+    Column("num_draws", pa.int64(), GOOD),
+    Column("labels", pa.string(), GOOD),
+)
+ORDER = ("method", "config_hash", "input_dim", "num_train", "temperature", "seed", "problem")
+RESULTS = Layout("results", (Column("suite", pa.string(), ALWAYS), *FACTS, *SCORES), ORDER)
+
+
+def run(
+    suite: Suite | str | Iterable[Problem],
+    methods: Sequence[Any],
+    out: str | os.PathLike[str] = "results",
+    *,
+    jobs: int = 0,
+    executor: Executor | None = None,
+    progress: bool = True,
+    config: Evaluation | None = None,
+) -> pd.DataFrame:
+    """Score methods on problems, keep the results in a directory, and return them.
+
+    Cells that are there already, and complete, are not run again; ones that failed are. A method
+    that fails costs its own cells: their `status` is not "ok", and their `error` says why.
+
+    Args:
+        suite: a suite, its name, or any problems.
+        methods: names, `file.py:NAME`, or objects with `fit(key, task)`.
+        out: the results directory; `pandas.read_parquet(out)` reads it.
+        jobs: worker processes; 0 runs everything in this process, where a debugger sees it.
+        executor: another place to run, such as `pt.Dask(client)`.
+        progress: whether to show a progress bar.
+        config: what is measured, and how precisely.
+
+    Returns:
+        One row per cell of this call; `studies.scoring.RESULTS` has the columns.
+
+    Examples:
+        >>> len(run("smoke", ["uniform", "prior"], out="results/", progress=False))
+        4
+    """
+    name, problems = _problems(suite)
+    study = scoring(methods, problems, name, config or Evaluation())
+    frame = run_study(study, out, executor or Local(jobs), progress=progress).assign(suite=name)
+    if not progress and (words := words_on_failures(frame)):
+        warnings.warn(words, stacklevel=2)
+    return frame
+
+
+def _problems(suite: Suite | str | Iterable[Problem]) -> tuple[str, list[Problem]]:
+    if isinstance(suite, str):
+        suite = named_suite(suite)
+    return suite.name if isinstance(suite, Suite) else "custom", list(suite)
+
+
+def configuration(method: Any, evaluation: Evaluation) -> str:
+    """What identifies the cells of a method, besides their problems."""
+    return config_text(revision=REVISION, method=method, evaluation=evaluation)
+
+
+class Fitted(NamedTuple):
+    """What a worker is told of a cell: the method, in words or itself, and the problem."""
+
+    method: Any
+    problem: Problem
+
+
+def scoring(methods: Sequence[Any], problems: Sequence[Problem], suite: str, config: Evaluation) -> Study:
+    """The study of some methods on some problems."""
+    if isinstance(methods, str):
+        raise UsageError(f"methods is a string; expected a list, as [{methods!r}]")
+    cells = []
+    for item in methods:
+        made = resolve(item)
+        message = sent(item, made)
+        text = configuration(made, config)
+        for problem in problems:
+            head = head_of(problem, method_name(made), text, suite=suite)
+            size = max(1, problems_at_once(made))
+            cells.append(Cell(head, Fitted(message, problem), program_of(made, problem), size))
+    return Study(RESULTS, cells, partial(score_cells, config))
+
+
+def program_of(method: Any, problem: Problem) -> Any:
+    """What must be equal for cells to share a program: structures, not numbers."""
+    if not problems_at_once(method):
+        return id(method), problem.name
+    return jax.tree.structure((method, problem.model)), num_rows(method, problem)
+
+
+def score_cells(config: Evaluation, messages: list[Fitted], workspace: Workspace) -> Iterator[Rows]:
+    """Fit and score cells of one program."""
+    methods = [resolve(message.method) for message in messages]
+    problems = [message.problem for message in messages]
+    if problems_at_once(methods[0]):
+        yield from _score_together(config, methods, problems, workspace)
+    else:
+        for place, pair in enumerate(zip(methods, problems, strict=True)):
+            yield Rows(place, [_score_alone(config, *pair)])
+
+
+@jax.jit
+def fit_together(methods: Any, keys: Any, tasks: Any) -> Any:
+    """The posteriors of stacked methods, keys and tasks."""
+    return map_problems(lambda arguments: arguments[0].fit(*arguments[1:]), (methods, keys, tasks))
+
+
+def _score_together(
+    config: Evaluation, methods: list[Any], problems: list[Problem], workspace: Workspace
+) -> Iterator[Rows]:
+    size, rows, timed = (
+        problems_at_once(methods[0]),
+        num_rows(methods[0], problems[0]),
+        workspace.programs.timed,
+    )
+    tasks, environments = stack([problem.draw(rows) for problem in filled(problems, size)])
+    keys = stack([problem.keys for problem in filled(problems, size)])
+    posteriors, fit_seconds = timed(fit_together, stack(filled(methods, size)), keys.fit, tasks)
+    losses = getattr(posteriors, "losses", None)
+    posteriors = posteriors.without_history()  # on whose length the evaluator's program would depend
+    for i in range(len(problems)):
+        posterior, environment, key = jax.tree.map(
+            lambda leaf, i=i: leaf[i], (posteriors, environments, keys.evaluate)
+        )
+        try:
+            terms, seconds = timed(score, posterior, environment, key, config=config)
+            scores = scores_of(terms, num_draws_of(posterior, config), environment, config)
+            own = None if losses is None else losses[i]
+            row = _row(scores, fit_seconds / size, seconds, own)
+        except Exception as error:
+            row = {"status": "error", "error": one_line(error)}
+        yield Rows(i, [row])
+
+
+def _score_alone(config: Evaluation, method: Any, problem: Problem) -> dict[str, Any]:
+    """A method that is any Python: on the unpadded task."""
+    start = time.perf_counter()
+    posterior = jax.block_until_ready(method.fit(problem.keys.fit, problem.task))
+    fitted = time.perf_counter()
+    if not callable(posterior) and not callable(getattr(posterior, "logits", None)):
+        raise UsageError(
+            f"fit of {method_name(method)} returned {type(posterior).__name__}; expected a "
+            "posterior, or a function: see pt.finite and pt.sampled"
+        )
+    scores = evaluate(posterior, problem.environment, key=problem.keys.evaluate, config=config)
+    losses = getattr(posterior, "losses", None)
+    return _row(scores, fitted - start, time.perf_counter() - fitted, losses)
+
+
+def _row(scores: Scores, fit_seconds: float, evaluate_seconds: float, losses: Any) -> dict[str, Any]:
+    columns: dict[str, Any] = scores.asdict()
+    columns |= {"fit_seconds": fit_seconds, "evaluate_seconds": evaluate_seconds}
+    undefined = [name for name in columns if name + "_stderr" in columns and np.isnan(columns[name])]
+    if undefined:
+        columns |= {"status": "nan", "error": f"{', '.join(undefined)} undefined: {words_on_nan(losses)}"}
+    return columns

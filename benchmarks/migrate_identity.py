@@ -32,7 +32,7 @@ from pp_testbed.studies.reference_files import (
 from pp_testbed.studies.scoring import RESULTS
 
 ROOT = Path(__file__).parent.parent
-OLD, OLD_SHIPPED = "kept", "pp_testbed/data/references"
+OLD, OLD_SHIPPED = "benchmarks/results", "pp_testbed/data/references"
 
 
 def of_commit(commit: str, path: str) -> bytes:
@@ -63,6 +63,7 @@ def kept(old: pd.DataFrame, layout: Layout, path: Path) -> int:
         config=old.config.map(texts),
         config_hash=[config_hash(texts[text]) for text in old.config],
         kind=old.problem.str.rpartition("-s")[0],
+        model=old.problem.str.partition("/")[0].str.removeprefix("bandit-"),
         revision=1,
     )
     names = [name for name in layout.schema.names if name in new]

@@ -12,7 +12,7 @@ line answers at once.
     compare(posterior, reference)                the distance to it
     diagnose(chains), posterior.to_arviz()       whether chains have converged; ArviZ
     sbc(method, num_train=10)                    simulation-based calibration
-    run(suite, methods, out="results/")          all of it, as a data frame
+    run(suite, methods, out="results/")          all of it, as a data frame; executor=Dask(client)
     leaderboard(frame), write_report(frame)      a table; all of it as a page
     tune(method)                                 its hyperparameters
     bandit(methods), regrets(frame)              what posteriors are worth when they are acted on
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from pp_testbed.engine.dask import Dask as Dask
     from pp_testbed.errors import UsageError as UsageError
     from pp_testbed.evaluation.compare import Comparison as Comparison
     from pp_testbed.evaluation.compare import compare as compare
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from pp_testbed.studies.tune import tune as tune
 
 _HOME = {
+    "Dask": "engine.dask",
     "UsageError": "errors",
     **dict.fromkeys(["Evaluation", "evaluate"], "evaluation.evaluator"),
     "Scores": "evaluation.scores",

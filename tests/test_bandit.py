@@ -428,7 +428,7 @@ def test_runs_are_found_in_any_file_of_the_directory(tmp_path):
     complaints = []
     (tmp_path / "b" / "note.txt").write_text("hello")
     assert len(bandits.read_bandits(tmp_path / "b", complaints.append)) == len(first)
-    assert "note.txt: not a file of bandit runs" in complaints[0]
+    assert "note.txt: not a complete file of bandit runs" in complaints[0]
     again = bandit(["uniform"], steps=50, seeds=2, out=tmp_path / "b", progress=False)
     assert len(list((tmp_path / "b").iterdir())) == 2
     assert again[["problem", "step", "regret"]].equals(first[["problem", "step", "regret"]])

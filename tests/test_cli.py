@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import pp_testbed
 from pp_testbed.cli import app
 
-QUICK = ["--inputs", "10", "--draws", "20", "--jobs", "1"]
+QUICK = ["--inputs", "100", "--draws", "20", "--jobs", "1"]
 
 
 def call(*arguments):
@@ -172,7 +172,7 @@ def test_failed_cells_end_with_1(tmp_path):
         (["leaderboard", "--sbc", "/nowhere"], "there is no "),
         (["run", "--format", "tabel"], "unknown format 'tabel'; did you mean 'table'?"),
         (["run", "--methods", "nothing.py:X"], "there is no file nothing.py"),
-        (["leaderboard", "nowhere"], "there is no results directory nowhere"),
+        (["leaderboard", "nowhere"], "there is no directory nowhere"),
         (["bandit", "--methods", "mlq"], "did you mean 'mlp'"),
         (["bandit", "--methods", "knn"], "knn cannot learn online"),
         (["bandit", "--select", "ucb:x"], "expected thompson, ucb:SCALE"),
@@ -185,7 +185,7 @@ def test_failed_cells_end_with_1(tmp_path):
         (["active", "--suite", "smoke"], "no problem with 1000 data"),
         (["correlate", "nowhere", "nothing"], "there is no directory nowhere"),
         (["robustness"], "give --results, --bandits or both"),
-        (["report", "nowhere"], "there is no results directory nowhere"),
+        (["report", "nowhere"], "there is no directory nowhere"),
         (["run", "--methods", "mlp", "--baseline", "ensemble"], "unknown baseline 'ensemble'"),
         (["bandit", "--methods", "mlp", "--baseline", "ensemble"], "unknown baseline 'ensemble'"),
         (["report", "--out", "/nowhere/x.html"], "there is no directory /nowhere"),

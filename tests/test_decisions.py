@@ -28,7 +28,14 @@ def runs(regret, seeds=4, activation="relu", steps=(10, 100)):
         row = dict.fromkeys(REGRETS.schema.names, "")
         row |= {"problem": each.name, "method": agent, "config": "{}", "config_hash": agent, "seed": seed}
         row |= {"model": each.name.split("/")[0].removeprefix("bandit-"), "temperature": 0.1, "status": "ok"}
-        row |= {"input_dim": 2, "num_actions": 40, "step": step, "seconds": 1.0}
+        row |= {
+            "kind": each.kind,
+            "revision": 1,
+            "input_dim": 2,
+            "num_actions": 40,
+            "step": step,
+            "seconds": 1.0,
+        }
         rows.append(row | {"regret": regret(AGENTS.index(agent), seed) * step})
     return pd.DataFrame(rows)
 
@@ -39,6 +46,9 @@ def results(score, seeds=4, activations=("",)):
     for agent, seed, num, word in product(AGENTS, range(seeds), (10, 100), activations):
         row = {
             "problem": f"2d{word}/T{num}-rho0.1-s{seed}",
+            "kind": f"2d{word}/T{num}-rho0.1",
+            "model": f"2d{word}",
+            "revision": 1,
             "method": agent,
             "seed": seed,
             "temperature": 0.1,
@@ -212,6 +222,7 @@ def learnt(ratio):
     rows = [
         {"method": "m", "priority": p, "problem": f"2d/T1000-rho0.1-s{s}", "num_labelled": n, "status": "ok",
          "config": '{"method": {"name": "m"}}', "config_hash": p, "version": "1",
+         "kind": "2d/T1000-rho0.1", "revision": 1,
          "kl_joint": (s + 1) / n * (ratio if p == "bald" else 1.0)}
         for p, s, n in product(("uniform", "bald"), range(3), (10, 20))
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from pp_testbed.cli import app
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALLER = {
-    "run": "--suite smoke --limit 1 --inputs 4 --draws 10 --jobs 1",
+    "run": "--suite smoke --limit 1 --inputs 40 --draws 10 --jobs 1",
     "bandit": "--dim 2 --steps 5 --seeds 1 --jobs 1",
     "active": "--methods uniform --priorities uniform --budgets 2,4 --seeds 0 --jobs 1",
     "tune": "--suite smoke --trials 1 --jobs 1",
@@ -40,7 +40,7 @@ def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_method", raising=False)
-    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    (tmp_path / "kept").symlink_to(ROOT / "kept")
     session = {"__name__": page.stem}
     for language, text in blocks(page):
         assert language in ("python", "bash", "text"), "a block of no language is not run"

@@ -221,7 +221,8 @@ def _with_other_key(sampler, i, key):
 def test_summary_of_terms():
     whole = {
         "kl_marginal": jnp.array([[1.0, 3.0], [2.0, 6.0]]),
-        "kl_joint": jnp.array([10.0, 20.0]),
+        **dict.fromkeys(["kl_joint", "kl_dyadic"], jnp.array([10.0, 20.0])),
+        **dict.fromkeys(["nll", "brier"], jnp.ones((2, 2))),
         "accuracy": jnp.ones((2, 2)),
         "predicted": jnp.ones((2, 2, 1)),
     }

@@ -43,7 +43,7 @@ def test_kept_scores_are_those_of_todays_configurations(name):
 @pytest.mark.parametrize("name", sorted(set(REGRETS.index.get_level_values("method"))))
 def test_kept_regrets_are_those_of_todays_configurations(name):
     agent = bandits.agent(MethodSpec(name, (), "paper"))
-    assert list(RUNS[RUNS.method == name].config.unique()) == [bandits._config(agent, "thompson")]
+    assert list(RUNS[RUNS.method == name].config.unique()) == [bandits.configuration(agent, "thompson")]
 
 
 def test_the_readme_prints_what_is_kept():

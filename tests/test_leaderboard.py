@@ -4,15 +4,16 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import pp_testbed as pt
 from pp_testbed.engine.identity import config_hash, describe
-from pp_testbed.engine.store import frame as make_frame
-from pp_testbed.evaluation.aggregate import mean_over, paired_ratio, strata
+from pp_testbed.evaluation.aggregate import mean_over, paired_ratio
 from pp_testbed.report.leaderboard import render, with_error, words_on_incomplete
 from pp_testbed.studies.calibration import Calibration
 from pp_testbed.studies.reference_files import settings_of
+from pp_testbed.studies.scoring import RESULTS
 
 
 def results(scores, method="mlp", num_seeds=None, **columns):
@@ -21,6 +22,9 @@ def results(scores, method="mlp", num_seeds=None, **columns):
     rows = [
         {
             "problem": f"2d/T{1 + i // num_seeds}-rho0.1-s{i % num_seeds}",
+            "kind": f"2d/T{1 + i // num_seeds}-rho0.1",
+            "model": "2d",
+            "revision": 1,
             "method": method,
             "config": "{}",
             "config_hash": method,
@@ -33,7 +37,7 @@ def results(scores, method="mlp", num_seeds=None, **columns):
         }
         for i, score in enumerate(scores)
     ]
-    return make_frame(rows)
+    return pa.Table.from_pylist(rows, schema=RESULTS.schema).to_pandas()
 
 
 def test_standard_error_is_across_seeds():
@@ -98,10 +102,6 @@ def test_who_fails_on_some_problems_is_after_who_does_not():
     assert words_on_incomplete(pt.leaderboard(pd.concat([hard, worse]))) == ""
 
 
-def test_strata():
-    assert set(strata(results([1.0, 2.0], num_seeds=1))) == {"2d/T1-rho0.1", "2d/T2-rho0.1"}
-
-
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
@@ -140,6 +140,7 @@ def references_table(scores, **columns):
     rows = [
         {
             "problem": f"2d/T1-rho0.1-s{i}",
+            "revision": 1,
             "kl_joint": score,
             "converged": True,
             "settings": DEFAULT,

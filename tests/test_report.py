@@ -241,7 +241,9 @@ def test_variants_keep_their_failures(frame, tmp_path):
     variant = broken.assign(
         config=json.dumps(config | {"method": {"name": "mlp", "l2": 10.0}}), config_hash="v"
     )
-    codes = [json.dumps(config | {"method": {"class": f"m.M@{digest * 12}"}}) for digest in "ab"]
+    codes = [
+        json.dumps(config | {"method": {"class": {"code": "M", "digest": digest * 12}}}) for digest in "ab"
+    ]
     edited = pd.concat([good.assign(config=codes[0]), broken.assign(config=codes[1], config_hash="e")])
     assert (without_superseded(pd.concat([good, variant])).status != "ok").sum() == 1
     assert (without_superseded(edited).status == "ok").all()

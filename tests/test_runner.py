@@ -222,7 +222,7 @@ def test_functions_defined_here_reach_workers(tmp_path):
 
 COMMAND = [sys.executable, "-m", "pp_testbed", "run", "--suite", "2d-lite", "--limit", "12"]
 COMMAND += ["--methods", "ensemble,uniform", "--set", "ensemble.size=2", "--set", "ensemble.num_steps=20"]
-COMMAND += ["--inputs", "10", "--draws", "20", "--format", "csv"]
+COMMAND += ["--inputs", "100", "--draws", "20", "--format", "csv"]
 
 
 def test_killed_runs_lose_nothing(tmp_path):

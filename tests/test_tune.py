@@ -17,10 +17,12 @@ from typer.testing import CliRunner
 import pp_testbed as pt
 from pp_testbed.cli import app
 from pp_testbed.inference.base import METHODS, method, read_presets, with_options
+from pp_testbed.inference.map_ensemble import Ensemble
 from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.problems.suites import tuning_suite
 from pp_testbed.report.leaderboard import PUBLISHED
-from pp_testbed.studies.tune import _storage, distinct_points, parse_grid, suggest, sweep_of, tune
+from pp_testbed.studies.trials import _storage, suggest
+from pp_testbed.studies.tune import distinct_points, parse_grid, sweep_of, tune
 
 FAST = MethodSpec("mlp", (("num_steps", "20"),))
 GRID = {"l2": [0.1, 1.0, 10.0]}
@@ -70,7 +72,7 @@ def test_a_study_resumes_and_repeats_nothing(tmp_path, monkeypatch):
     two = fast(path, sampler="random", trials=2)
     whole = fast(path, sampler="random", trials=3)
     assert list(whole.trials.score[:2]) == list(two.trials.score)
-    monkeypatch.setattr("pp_testbed.experiments.tune.run", pytest.fail)  # nothing is left to run
+    monkeypatch.setattr("pp_testbed.studies.tune.run", pytest.fail)  # nothing is left to run
     assert list(fast(path, sampler="random", trials=3).trials.score) == list(whole.trials.score)
 
 
@@ -145,15 +147,15 @@ def test_a_trial_of_another_machine_is_left_to_it(tmp_path):
     assert found.elsewhere == 1
 
 
-def test_other_settings_code_or_versions_are_another_study(tmp_path, monkeypatch):
+def test_other_settings_code_or_revisions_are_another_study(tmp_path, monkeypatch):
     path = tmp_path / "s.journal"
     fast(path, sampler="random", trials=1)
     slower = MethodSpec("mlp", (("num_steps", "30"),))
     with pytest.raises(pt.UsageError, match="holds a study with another mlp: other --set, other code"):
         tune(slower, suite="smoke", sampler="random", grid=GRID, study=path, progress=False)
-    monkeypatch.setattr(pt, "__version__", "9.9")
-    found = fast(path, sampler="random", trials=1)
-    assert found.trials.trial[0] == 1  # nothing of the old version counts
+    monkeypatch.setattr(Ensemble, "revision", 2)
+    with pytest.raises(pt.UsageError, match="holds a study with another mlp: other --set, other code"):
+        fast(path, sampler="random", trials=1)
 
 
 def test_options_of_a_guide_are_tuned_too():
@@ -218,7 +220,7 @@ def test_a_trial_that_fails_says_why_and_the_others_go_on(tmp_path):
     [
         ({"grid": {"l3": [1]}}, "unknown option of mlp 'l3'; did you mean 'l2'?"),
         ({"sampler": "tp"}, "unknown sampler 'tp'; did you mean 'tpe'"),
-        ({"metric": "kl"}, "unknown metric 'kl'; expected one of kl_aggregate"),
+        ({"metric": "kl"}, "unknown metric 'kl'; expected one of kl_marginal"),
         ({"method": "prior", "grid": None}, "prior has no sweep: say what to vary"),
         ({"suite": "3d"}, "unknown suite '3d'"),
         ({"suite": "2d"}, "holds a study with suite smoke-tune, not 2d-tune"),

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-Refer = Callable[[Any], str]  # how a description names a function, a class or a module
+Refer = Callable[[Any], Any]  # how a description names a function, a class or a module
 Inside = Callable[[Any], Any]  # describes what is in a container
 
 
@@ -153,17 +153,17 @@ def is_code(value: Any) -> bool:
     return inspect.isroutine(value) or isinstance(value, type | ModuleType) or hasattr(value, "__wrapped__")
 
 
-def code_name(item: Any) -> str:
+def code_name(item: Any) -> str | dict[str, str]:
     """A function, class or module: its name and, unless it is a library's, a digest of all that it does.
 
     Everything that can be reached from it is visited once, in an order that its text decides.
     """
-    if _is_library(item):
+    if is_library(item):
         return _name(item)
     reached, places, parts = [item], {id(item): 0}, []
 
     def refer(other: Any) -> str:
-        if _is_library(other):
+        if is_library(other):
             return " ".join([_name(other), *map(str, revision_of(other).values())])
         if id(other) not in places:
             places[id(other)] = len(reached)
@@ -172,10 +172,19 @@ def code_name(item: Any) -> str:
 
     for one in reached:  # which grows
         parts.append(describe(_parts(one), refer))
-    return f"{_name(item)}@{_digest(json.dumps(parts, sort_keys=True))}"
+    return {"code": _name(item), "digest": _digest(json.dumps(parts, sort_keys=True))}
 
 
-def _is_library(item: Any) -> bool:
+def without_digests(described: Any) -> Any:
+    """A description of options alone: what a method that was mended shares with what it was."""
+    if isinstance(described, list):
+        return [without_digests(item) for item in described]
+    if not isinstance(described, dict):
+        return described
+    return {name: without_digests(item) for name, item in described.items() if name != "digest"}
+
+
+def is_library(item: Any) -> bool:
     """Whether code is of this package, of Python, or installed; also what is not written in Python."""
     name = item.__name__ if isinstance(item, ModuleType) else getattr(item, "__module__", None) or "builtins"
     if name.partition(".")[0] in {"pp_testbed", "builtins", *sys.stdlib_module_names} - {"__main__"}:
@@ -195,13 +204,13 @@ def _name(item: Any) -> str:
     if isinstance(item, ModuleType):
         return "pp_testbed" if _is_ours(item) else item.__name__
     name = getattr(item, "__qualname__", type(item).__name__)
-    return f"{item.__module__}.{name}" if _is_library(item) and not _is_ours(item) else name
+    return f"{item.__module__}.{name}" if is_library(item) and not _is_ours(item) else name
 
 
 def _parts(item: Any) -> Any:
     """What a user's function, class or module does, and what it refers to."""
     if isinstance(item, type):
-        own = [kind for kind in item.__mro__ if not _is_library(kind)]
+        own = [kind for kind in item.__mro__ if not is_library(kind)]
         return [item.__mro__, *({name: _member(v) for name, v in _members(kind)} for kind in own)]
     if hasattr(item, "__code__"):
         attributes = {name: value for name, value in vars(item).items() if name != "__wrapped__"}
@@ -247,7 +256,7 @@ def _outside(function: Any) -> dict[str, Any]:
     while found:
         name, value = found.popitem()
         outside[name] = value
-        if isinstance(value, ModuleType) and not _is_library(value):
+        if isinstance(value, ModuleType) and not is_library(value):
             there = {f"{name}.{inner}": vars(value)[inner] for inner in names & vars(value).keys()}
             found |= {inner: one for inner, one in there.items() if inner not in outside}
     return dict(sorted(outside.items()))
@@ -269,7 +278,7 @@ def _imported(name: str, variables: dict[str, Any]) -> Any:
 
 def _closes_over(value: Any) -> bool:
     """Whether code is a library's function that holds values, such as an optimiser of optax."""
-    return bool(getattr(value, "__closure__", None)) and not inspect.ismethod(value) and _is_library(value)
+    return bool(getattr(value, "__closure__", None)) and not inspect.ismethod(value) and is_library(value)
 
 
 def _names(code: CodeType) -> set[str]:

@@ -24,12 +24,9 @@ import cloudpickle
 
 from pp_testbed.engine.jobs import Done, Event, Failed, Job, Queue, perform
 from pp_testbed.engine.programs import Programs
+from pp_testbed.engine.remote import ENVIRONMENT
 from pp_testbed.engine.study import Cell
 from pp_testbed.errors import UsageError
-
-# Of a worker: the size of XLA's thread pool; and NumPyro's ELBO adds sites in the order of a set: without the
-# second, every process would make another program, and none be found in the compilation cache.
-ENVIRONMENT = {"NPROC": "1", "PYTHONHASHSEED": "0"}
 
 
 @dataclass(frozen=True)

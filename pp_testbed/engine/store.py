@@ -265,6 +265,8 @@ def _renewed(table: pa.Table) -> pa.Table:
     frame["config"] = [texts[pair] for pair in zip(frame.config, frame.revision, strict=True)]
     frame["config_hash"] = frame.config.map(config_hash)
     frame["kind"] = frame.problem.str.rpartition("-s")[0]
+    if "model" in frame and frame.model.isna().any():
+        frame["model"] = frame.problem.str.partition("/")[0]
     return pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False)
 
 

@@ -36,11 +36,6 @@ class Estimate(NamedTuple):
 UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"))
 
 
-def strata(cells: pd.DataFrame) -> pd.Series:
-    """What a problem is but for its seed."""
-    return cells.problem.str.rsplit("-s", n=1).str[0]
-
-
 def mean_over(values: pd.Series, stratum: pd.Series) -> Estimate:
     """The mean of values, where only variation within a stratum is chance.
 
@@ -69,7 +64,7 @@ def mean_over(values: pd.Series, stratum: pd.Series) -> Estimate:
 
 def mean_score(cells: pd.DataFrame, score: str = "kl_joint") -> Estimate:
     """The mean of a score over problems."""
-    return mean_over(cells[score], strata(cells))
+    return mean_over(cells[score], cells.kind)
 
 
 def paired_ratio(cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint") -> Estimate:
@@ -82,17 +77,17 @@ def paired_ratio(cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_
     if both.empty or base == 0 or not np.isfinite(both[score + "_baseline"]).all():
         return UNKNOWN
     ratio = both[score].mean() / base
-    residual = mean_over(both[score] - ratio * both[score + "_baseline"], strata(both))
+    residual = mean_over(both[score] - ratio * both[score + "_baseline"], both.kind)
     return Estimate(float(ratio), residual.stderr / base, residual.freedom)
 
 
 def paired_difference(cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint") -> Estimate:
     """Mean difference of a score on common problems; unknown where there are none."""
     both = _both(cells, reference, score)
-    return mean_over(both[score] - both[score + "_baseline"], strata(both))
+    return mean_over(both[score] - both[score + "_baseline"], both.kind)
 
 
 def _both(cells: pd.DataFrame, reference: pd.DataFrame, score: str) -> pd.DataFrame:
     """The problems that both have, with the reference's score as `_baseline`."""
-    columns = ["problem", score]
-    return cells[columns].merge(reference[columns], on="problem", suffixes=("", "_baseline"))
+    own, other = ["problem", "kind", score], ["problem", score]
+    return cells[own].merge(reference[other], on="problem", suffixes=("", "_baseline"))

@@ -484,13 +484,33 @@ def check_positive(made: Any, *options: str) -> None:
             raise UsageError(f"{method_name(made)}.{option}={value}: expected a whole number, at least 1")
 
 
-def check_within(made: Any, option: str, low: float, high: float) -> None:
-    """Raise a UsageError unless low < option < high. Numbers that JAX traces were checked before."""
+class Range(NamedTuple):
+    """Numbers between two, with or without these two themselves, and how people say that."""
+
+    low: float
+    high: float
+    has_low: bool
+    has_high: bool
+    words: str
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, int | float):
+            return False
+        above = value >= self.low if self.has_low else value > self.low
+        return above and (value <= self.high if self.has_high else value < self.high)
+
+
+POSITIVE = Range(0.0, math.inf, False, False, "above 0")
+NOT_NEGATIVE = Range(0.0, math.inf, True, False, "of at least 0")
+BELOW_ONE = Range(0.0, 1.0, True, False, "between 0 and 1, and not 1")
+SHARE = Range(0.0, 1.0, True, True, "between 0 and 1")
+
+
+def check_within(made: Any, option: str, wanted: Range) -> None:
+    """Raise a UsageError unless an option is in a range. Numbers that JAX traces were checked before."""
     value = getattr(made, option)
-    if isinstance(value, int | float) and not low < value < high:
-        least = "of at least 0" if low < 0 else f"above {low:g}"
-        expected = f"between {max(low, 0.0):g} and {high:g}" if math.isfinite(high) else least
-        raise UsageError(f"{method_name(made)}.{option}={value}: expected a number {expected}")
+    if isinstance(value, int | float) and value not in wanted:
+        raise UsageError(f"{method_name(made)}.{option}={value}: expected a number {wanted.words}")
 
 
 def check_choice(made: Any, option: str, known: Any) -> None:

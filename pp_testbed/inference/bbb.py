@@ -13,7 +13,17 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import TraceMeanField_ELBO
 
-from pp_testbed.inference.base import Sampled, Sweep, at_once, check_choice, check_positive, check_within
+from pp_testbed.inference.base import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Sampled,
+    Sweep,
+    at_once,
+    check_choice,
+    check_positive,
+    check_within,
+)
 from pp_testbed.inference.map_ensemble import Agent
 from pp_testbed.inference.svi import Trainable, Training
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh
@@ -102,9 +112,9 @@ class BayesByBackprop(Agent, Trainable):
         check_positive(self, "particles")
         check_choice(self, "prior", PRIORS)
         for option in ("sigma", "sigma_2", "start_scale"):
-            check_within(self, option, 0.0, float("inf"))
-        check_within(self, "kl_weight", -1e-9, float("inf"))
-        check_within(self, "mixture_weight", -1e-9, 1.0 + 1e-9)
+            check_within(self, option, POSITIVE)
+        check_within(self, "kl_weight", NOT_NEGATIVE)
+        check_within(self, "mixture_weight", SHARE)
 
     @property
     def problems_at_once(self) -> int:

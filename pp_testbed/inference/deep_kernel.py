@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jax.tree_util import Partial
 
-from pp_testbed.inference.base import Sampled, Sweep, check_within
+from pp_testbed.inference.base import POSITIVE, Sampled, Sweep, check_within
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
@@ -36,7 +36,7 @@ class DeepKernel(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_within(self, "noise", 0.0, float("inf"))
+        check_within(self, "noise", POSITIVE)
 
     def fit(self, key: Array, task: Task) -> Sampled:
         agent = self.agent(task)

@@ -20,7 +20,15 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
-from pp_testbed.inference.base import Finite, Sweep, at_once, check_choice, check_positive, check_within
+from pp_testbed.inference.base import (
+    POSITIVE,
+    Finite,
+    Sweep,
+    at_once,
+    check_choice,
+    check_positive,
+    check_within,
+)
 from pp_testbed.inference.svi import Learner, Trainable, Training, fit
 from pp_testbed.models.base import (
     Array,
@@ -75,7 +83,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_steps", "batch_size")
-        check_within(self, "learning_rate", 0.0, float("inf"))
+        check_within(self, "learning_rate", POSITIVE)
 
     @property
     def problems_at_once(self) -> int:
@@ -103,7 +111,7 @@ class Trained(Agent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_within(self, "l2", 0.0, float("inf"))
+        check_within(self, "l2", POSITIVE)
 
     def in_dimensions(self, input_dim: int) -> Self:
         """It, as it acts in a bandit of so many dimensions: with the prior of two, λ 2 √rho / t at time t."""

@@ -20,6 +20,8 @@ from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.base import (
+    BELOW_ONE,
+    POSITIVE,
     Finite,
     Sweep,
     at_once,
@@ -91,9 +93,9 @@ class StochasticGradientSampler:
         check_choice(self, "schedule", SCHEDULES)
         if self.schedule == "cyclical":
             self._check_cycles()
-        check_within(self, "learning_rate", 0.0, float("inf"))
-        check_within(self, "steady", 0.0, float("inf"))
-        check_within(self, "prior_variance", 0.0, float("inf"))
+        check_within(self, "learning_rate", POSITIVE)
+        check_within(self, "steady", POSITIVE)
+        check_within(self, "prior_variance", POSITIVE)
         if len(self.kept()) == 0:
             raise UsageError(
                 f"{self.name} keeps no draws: {self.num_steps} steps, burn-in {self.burn_in}, thinning "
@@ -106,7 +108,7 @@ class StochasticGradientSampler:
             raise UsageError(
                 f"{self.name} draws momenta even where no noise is injected; cycles are for sgld"
             )
-        check_within(self, "exploration", -1e-9, 1.0)
+        check_within(self, "exploration", BELOW_ONE)
         if not isinstance(self.exploration, float):  # traced by JAX, and checked before
             return
         sampling = int((1.0 - self.exploration) * self.num_steps / self.num_cycles / self.thinning + 1e-6)
@@ -270,7 +272,7 @@ class SGLD(StochasticGradientSampler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_within(self, "momentum", -1e-9, 1.0)
+        check_within(self, "momentum", BELOW_ONE)
         check_choice(self, "preconditioner", PRECONDITIONERS)
 
     def init(self, key: Array, position: Array) -> LangevinState:

@@ -32,7 +32,7 @@ from numpyro.infer.autoguide import (
 from numpyro.primitives import Messenger
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled, Sweep, at_once, check_positive, check_within
+from pp_testbed.inference.base import POSITIVE, Sampled, Sweep, at_once, check_positive, check_within
 from pp_testbed.models.base import (
     Array,
     Params,
@@ -375,7 +375,7 @@ class SVI(Trainable):
         if not callable(self.guide):
             raise UsageError(f"a guide is a function or an autoguide class, not {self.guide!r}")
         check_positive(self, "num_steps", "batch_size", "num_starts")
-        check_within(self, "learning_rate", 0.0, float("inf"))
+        check_within(self, "learning_rate", POSITIVE)
 
     @property
     def problems_at_once(self) -> int:

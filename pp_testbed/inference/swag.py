@@ -11,7 +11,15 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled, Sweep, at_once, check_positive, check_within, method_name
+from pp_testbed.inference.base import (
+    POSITIVE,
+    Sampled,
+    Sweep,
+    at_once,
+    check_positive,
+    check_within,
+    method_name,
+)
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.inference.svi import minibatch
@@ -77,7 +85,7 @@ class SWAG(Trained):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "size", "sgd_batch_size", "snapshots", "sgd_steps")
-        check_within(self, "scale", 0.0, float("inf"))
+        check_within(self, "scale", POSITIVE)
         if self.rank == 1 or not 0 <= self.rank <= self.snapshots:
             expected = f"0, or 2 to {self.snapshots} (snapshots)"
             raise UsageError(f"{method_name(self)}.rank={self.rank}: expected {expected}")

@@ -75,7 +75,7 @@ class Problem:
     def facts(self) -> dict[str, Any]:
         """What tables say of it."""
         names = ("input_dim", "num_train", "temperature", "num_classes")
-        return {name: getattr(self, name) for name in names}
+        return {"model": family(self.model)} | {name: getattr(self, name) for name in names}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return problem, (self.name,)  # what has been drawn does not travel

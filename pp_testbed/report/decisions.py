@@ -153,15 +153,25 @@ def tables_of_models(
     if results is not None:
         good = without_superseded(results)
         good = _of_methods(good[good.status == OK], methods)
-        good = good.assign(model=good.problem.str.split("/").str[0], label=method_labels(good))
+        good = good.assign(label=method_labels(good))
         parts += [(good, score) for score in HEADLINES]
     if bandits is not None:
         parts.append((at_horizon(_of_methods(bandits, methods), step), "regret"))
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     for frame, score in parts:
-        by_model = frame.groupby(frame.model + ", ρ = " + frame.temperature.astype(str))
-        tables[score] = {str(model): agents_by_problem(group, score) for model, group in by_model}
+        by_place = frame.groupby(places(frame))
+        tables[score] = {str(place): agents_by_problem(group, score) for place, group in by_place}
     return tables
+
+
+def place(model: str, temperature: float) -> str:
+    """What people call a generative model at a temperature."""
+    return f"{model}, ρ = {temperature}"
+
+
+def places(frame: pd.DataFrame) -> pd.Series:
+    """That of each row."""
+    return pd.Series(list(map(place, frame.model, frame.temperature)), index=frame.index)
 
 
 def _of_methods(frame: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
@@ -196,21 +206,20 @@ def correlations(
     """
     tables = tables_of_models(results, bandits, methods, step)
     horizons = at_horizon(_of_methods(bandits, methods), step)
-    horizons = horizons.assign(place=horizons.model + ", ρ = " + horizons.temperature.astype(str))
-    steps = horizons.sort_values(["num_actions", "place"]).groupby("place", sort=False).step.max()
+    by_model = horizons.sort_values(["num_actions", "model"]).groupby(["model", "temperature"], sort=False)
     rows = []
-    for model, step_of_model in steps.items():
-        regret = tables["regret"][str(model)]
+    for (model, temperature), runs in by_model:
+        regret = tables["regret"][place(model, temperature)]
         for score in HEADLINES:
-            scored = _testbed_of(model, testbed)
+            scored = place(testbed or model, temperature)  # another one's scores are of the same temperature
             if scored not in tables[score]:
                 continue
             both = common_agents([regret, tables[score][scored]])
             value, low, high = log_correlation(both)
             rows.append(
                 {
-                    "model": model,
-                    "step": step_of_model,
+                    "model": place(model, temperature),
+                    "step": runs.step.max(),
                     "testbed": scored,
                     "score": score,
                     "agents": len(both[0]),
@@ -225,11 +234,6 @@ def correlations(
         models = ", ".join(tables["regret"]), ", ".join(tables["kl_joint"])
         raise UsageError(f"the bandits are of {models[0]}; the results of {models[1]}: none in common")
     return pd.DataFrame(rows)
-
-
-def _testbed_of(model: str, testbed: str | None) -> str:
-    """Which model's scores go with a bandit's regrets: another one's are of the same temperature."""
-    return model if testbed is None else f"{testbed},{model.partition(',')[2]}"
 
 
 def across_models(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pp_testbed.engine.identity import config_hash, describe
+from pp_testbed.engine.identity import config_hash, describe, without_digests
 from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.aggregate import mean_score, paired_ratio
@@ -137,7 +137,8 @@ def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
     is there twice is taken once.
     """
     frame = frame.drop_duplicates(["problem", "method", "revision", "config_hash"])
-    options = frame.config.str.replace(r"@[0-9a-f]{12}", "", regex=True)
+    texts = {text: json.dumps(without_digests(json.loads(text))) for text in frame.config.unique()}
+    options = frame.config.map(texts)
     keys = list(zip(frame.problem, frame.method, options, strict=True))
     is_good = (frame.status == OK).to_numpy()
     done = {key for key, good in zip(keys, is_good, strict=True) if good}

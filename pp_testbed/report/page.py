@@ -28,7 +28,7 @@ from markupsafe import Markup, escape
 import pp_testbed
 from pp_testbed.engine.store import OK, write_whole
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.aggregate import paired_difference, strata
+from pp_testbed.evaluation.aggregate import paired_difference
 from pp_testbed.evaluation.scores import HEADLINES
 from pp_testbed.report import plots
 from pp_testbed.report.leaderboard import (
@@ -184,7 +184,7 @@ def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
         "at ten inputs, d¹⁰,² of ten labels at inputs resampled from two. The ratio, and the distance to the "
         "exact posterior (NUTS), are paired by problem."
     )
-    if not good.assign(kind=strata(good)).duplicated(["method", "kind"]).any():
+    if not good.duplicated(["method", "kind"]).any():
         text += " There is one seed of each kind of problem here: the errors are between all problems."
     if words := words_on_incomplete(board):
         text += f" {words}"
@@ -408,7 +408,7 @@ def _repetition(frame: pd.DataFrame) -> Section:
         f"{sign} = {', '.join(f'{value:g}' for value in sorted(frame[column].unique()))}"
         for sign, column in (("d", "input_dim"), ("T", "num_train"), ("ρ", "temperature"))
     )
-    models = ", ".join(sorted(set(frame.problem.str.split("/").str[0])))
+    models = ", ".join(sorted(set(frame.model)))
     text = (
         f"{frame.problem.nunique()} problems of {models}: "
         f"{grid}; seeds {_ranges(frame.seed)}. On one machine, in workers, the same "

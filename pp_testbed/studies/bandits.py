@@ -236,6 +236,11 @@ def bandit(
     return frame[(frame.status != OK) | ~ids.isin(failed)].reset_index(drop=True)
 
 
+def configuration(made: Any, select: str) -> str:
+    """What identifies the runs of an agent, besides their bandits."""
+    return config_text(revision=REVISION, method=made, selection=select, capacity=CAPACITY)
+
+
 class Acting(NamedTuple):
     """What a worker is told of a run: the agent, in words or itself, the bandit, and the run's name."""
 
@@ -249,11 +254,11 @@ def acting(methods: Sequence[Any], bandits: Sequence[Bandit], steps: int, select
     cells = []
     for place, item in enumerate(methods):
         made = agent(item)
-        config = config_text(revision=REVISION, method=made, selection=select, capacity=CAPACITY)
+        config = configuration(made, select)
         message = made if isinstance(made, Oracle) else sent(item, made)
         for each in bandits:
             head = head_of(each, method_name(made), config, selection=select)
-            cell = Cell(head, None, place, problems_at_once(made), {"step": steps})
+            cell = Cell(head, None, place, max(1, problems_at_once(made)), {"step": steps})
             cells.append(replace(cell, message=Acting(message, each, cell.id)))
     return Study(REGRETS, cells, partial(play_together, steps, select), "runs")
 
@@ -267,7 +272,7 @@ def play_together(
     one do not depend on which others are played with it.
     """
     made = agent(messages[0].agent)
-    size, bandits = problems_at_once(made), [message.bandit for message in messages]
+    size, bandits = max(1, problems_at_once(made)), [message.bandit for message in messages]
     worlds = stack([bandit.world for bandit in filled(bandits, size)])
     agents = stack([_placed(made, bandit) for bandit in filled(bandits, size)])
     keys = stack([bandit.keys for bandit in filled(bandits, size)])

@@ -18,11 +18,12 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from jax.tree_util import Partial
 
 from pp_testbed.engine.identity import config_text
-from pp_testbed.engine.jobs import Executor
+from pp_testbed.engine.jobs import Executor, one_line
 from pp_testbed.engine.local import Local
 from pp_testbed.engine.programs import Programs
 from pp_testbed.engine.progress import Progress
@@ -31,10 +32,12 @@ from pp_testbed.engine.run import run, stem, words_on_failures
 from pp_testbed.engine.store import ALWAYS, GOOD, Column, Layout, create_directory
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
+from pp_testbed.evaluation.compare import compare
 from pp_testbed.evaluation.diagnostics import diagnose_values, probe_inputs, probe_values
-from pp_testbed.evaluation.evaluator import Evaluation, Terms, score_inputs, scores_of, summarise
+from pp_testbed.evaluation.evaluator import Evaluation, Terms, evaluate, score_inputs, scores_of, summarise
 from pp_testbed.inference.base import Finite, method_name
 from pp_testbed.inference.mcmc import NUTS, Chains
+from pp_testbed.inference.specs import resolve
 from pp_testbed.models.base import read_logits
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
@@ -170,6 +173,22 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
         of=num_draws,
         same_versions=reference.versions == versions(),
     )
+
+
+def fits_beside(exact: Reference, methods: Sequence[Any]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Methods fitted to the problem of a reference: their scores and distances to it, and the posteriors."""
+    keys, task = exact.problem.keys, exact.problem.task
+    rows, posteriors = [{"method": "nuts (reference)", **exact.scores.asdict()}], {}
+    for item in methods:
+        made = resolve(item)
+        name = item.text if method_name(made) in posteriors else method_name(made)
+        try:
+            posterior = posteriors[name] = made.fit(keys.fit, task)
+            scores = evaluate(posterior, exact.problem, key=keys.evaluate).asdict()
+            rows.append({"method": name, **scores, **compare(posterior, exact).asdict()})
+        except Exception as error:
+            raise UsageError(f"{name}: {one_line(error)}") from error
+    return pd.DataFrame(rows), posteriors
 
 
 def build_references(

@@ -44,6 +44,7 @@ from pp_testbed.problems.synthetic import Problem
 
 REVISION = 1  # of how a cell is run
 FACTS = (
+    Column("model", pa.string(), MAYBE),
     *(Column(name, pa.int64(), ALWAYS) for name in ("input_dim", "num_train")),
     Column("temperature", pa.float64(), ALWAYS),
     Column("num_classes", pa.int64(), ALWAYS),

@@ -1,22 +1,18 @@
 """Tuning: a method's hyperparameters, by their mean score on problems that are never reported.
 
-Each trial is a method with some options, run by `runner.run` like any other, many trials together, so that
-numbers are batched into one compiled program and cells that are done are not run again. A grid is no more
-than that. What a sampler has tried is a study of Optuna's: a journal (or SQLite) file that resumes and that
-several processes may share, in which trials are known by their options, not by their numbers.
+Each trial is a method with some options, scored by `studies.scoring` like any other, many trials together,
+so that numbers are batched into one compiled program and cells that are done are not run again. A grid is no
+more than that. What a sampler has tried is in `trials`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +22,8 @@ from sklearn.model_selection import ParameterGrid
 
 import pp_testbed
 from pp_testbed.engine.identity import config_hash, describe
+from pp_testbed.engine.jobs import Executor
+from pp_testbed.engine.local import Local
 from pp_testbed.engine.progress import Progress
 from pp_testbed.engine.store import OK, create_directory, write_whole
 from pp_testbed.errors import UsageError, unknown
@@ -43,20 +41,19 @@ from pp_testbed.inference.base import (
 from pp_testbed.inference.specs import MethodSpec, resolve
 from pp_testbed.problems.suites import tuning_suite
 from pp_testbed.studies.scoring import configuration, run
+from pp_testbed.studies.trials import (
+    COLUMNS,
+    SAMPLERS,
+    STUDIES,
+    Options,
+    SharedTrials,
+    as_text,
+    open_trials,
+    options_text,
+)
 
-SAMPLERS = {
-    "grid": "every point of the method's sweep",
-    "random": "independent draws from the ranges of the sweep",
-    "tpe": "tree-structured Parzen estimator",
-    "gp": "Gaussian process; needs torch",
-}
-AT_ONCE = {"random": 16, "tpe": 4, "gp": 1}  # trials that run together
-COLUMNS = ["trial", "options", "score", "stderr", "error"]
 SECONDS_BETWEEN_LOOKS = 0.5  # at what other processes do
-STUDIES = (".journal", ".db", ".sqlite")  # the names of files
 NUM_TRIALS = 30  # of a study whose sampler has no end
-LOST_AFTER = timedelta(days=1)  # a trial, whoever is at it
-Options = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,6 +87,15 @@ class Tuning:
             raise UsageError(f"no trial of {self.method} has ended well: {errors[0]}")
         row = done.loc[done.score.idxmin()]
         return {"options": row.options, "score": float(row.score), "stderr": float(row.stderr)}
+
+    def __str__(self) -> str:
+        best = self.best
+        options = ", ".join(
+            f"{option}={value}" for option, value in (self.defaults | best["options"]).items()
+        )
+        score = f"{self.metric} {best['score']:.4f} ± {best['stderr']:.4f}"
+        elsewhere = f"; {self.elsewhere} more are with other processes" if self.elsewhere else ""
+        return f"best on {self.suite}: {options} with {score}; {len(self.trials)} trials{elsewhere}"
 
     def table(self) -> pd.DataFrame:
         """The trials with a column for each option, best first."""
@@ -126,142 +132,6 @@ class Tuning:
         write_whole(path, lambda file: file.write(text.encode()))
 
 
-@dataclass
-class Study:
-    """A study of Optuna, seen as options that are done, that somebody is at, or that nobody has.
-
-    Attributes:
-        study: Optuna's.
-        sampler: the name of the sampler, seed: its seed.
-        space: the grids of the sweep.
-        limit: how many different options are tried in all.
-        failed: options that failed since this process opened it; earlier failures are tried again.
-    """
-
-    study: Any
-    sampler: str
-    seed: int
-    space: tuple[Options, ...]
-    limit: int
-    failed: set[str] = field(default_factory=set)
-
-    def claim(self) -> list[tuple[Any, Options]]:
-        """The trials that this process runs next, with their options; none if nothing is left."""
-        claimed: list[tuple[Any, Options]] = []
-        for _ in range(10 * AT_ONCE[self.sampler]):  # draws of options that were tried before
-            if len(claimed) == AT_ONCE[self.sampler] or (text := self._next()) is None:
-                break
-            # A seed for each trial, so that a study that is resumed does not repeat itself.
-            number = len(self.study.get_trials(deepcopy=False))
-            self.study.sampler = _sampler(self.sampler, self.seed + number)
-            trial = self.study.ask()
-            trial.set_user_attr("process", f"{socket.gethostname()}:{os.getpid()}")
-            trial.set_user_attr("version", pp_testbed.__version__)
-            text = text or self._suggest(trial)
-            taken = self.taken()
-            trial.set_user_attr("options", text)
-            # Of two processes that have claimed the same, the one with the lower number has it.
-            rivals = [other.number for other in self._trials("running") if _options(other) == text]
-            if text in taken or min(rivals) < trial.number or text not in self._first():
-                self._fail(trial)
-            else:
-                claimed.append((trial, json.loads(text)))
-        return claimed
-
-    def tell(self, trial: Any, cells: pd.DataFrame, metric: str) -> None:
-        """Give a trial its score, or the error of a cell that failed."""
-        found = outcome(cells, metric)
-        if found["error"]:
-            self.tell_error(trial, found["error"])
-        else:
-            trial.set_user_attr("stderr", found["stderr"])
-            self.study.tell(trial, found["score"], skip_if_finished=True)
-
-    def tell_error(self, trial: Any, error: str) -> None:
-        """Say of a trial that it failed, and why."""
-        trial.set_user_attr("error", error)
-        self.failed.add(trial.user_attrs["options"])
-        self._fail(trial)
-
-    def table(self) -> pd.DataFrame:
-        """One row per options that are done, or that failed."""
-        rows: dict[str, dict[str, Any]] = {}
-        for trial in [*self._trials("failed"), *self._trials("done")]:  # the latter replace the former
-            text = _options(trial)
-            rows[text] = {
-                "trial": trial.number,
-                "options": json.loads(text),
-                "score": float("nan") if trial.value is None else trial.value,
-                "stderr": trial.user_attrs.get("stderr", float("nan")),
-                "error": trial.user_attrs.get("error", ""),
-            }
-        return pd.DataFrame(list(rows.values()), columns=COLUMNS).sort_values("trial", ignore_index=True)
-
-    def _next(self) -> str | None:
-        """Options that nobody has: the defaults; "" for the sampler's; None if enough were tried."""
-        taken = self.taken()
-        if len(taken) >= self.limit:
-            return None
-        return _as_text({}) if _as_text({}) not in taken else ""
-
-    def _first(self) -> list[str]:
-        """The options that are tried in all, if processes have claimed more at the same time."""
-        trials = sorted(self._trials("done") + self._trials("running"), key=lambda trial: trial.number)
-        return list(dict.fromkeys(map(_options, trials)))[: self.limit]
-
-    def _suggest(self, trial: Any) -> str:
-        try:
-            return _as_text(suggest(trial, self.space))
-        except ValueError as error:
-            changed = f"the study was begun with another sweep ({error})"
-            raise UsageError(f"{changed}: name another with --study") from error
-
-    def _trials(self, state: str) -> list[Any]:
-        """Trials of this version that are done, failed with an error, or running and not lost."""
-        from optuna.trial import TrialState as State
-
-        chosen = []
-        for trial in self.study.get_trials(deepcopy=False):
-            attributes = trial.user_attrs
-            if attributes.get("version") != pp_testbed.__version__ or "options" not in attributes:
-                continue
-            is_in = {
-                "done": trial.state == State.COMPLETE,
-                "failed": trial.state == State.FAIL and "error" in attributes,
-                "running": trial.state == State.RUNNING,
-            }
-            if is_in[state]:
-                chosen.append(trial)
-        return chosen
-
-    def _options(self, *states: str) -> set[str]:
-        return {_options(trial) for state in states for trial in self._trials(state)}
-
-    def taken(self) -> set[str]:
-        """The options that are done, that somebody is at, or that failed here."""
-        return self._options("done", "running") | self.failed
-
-    def release_lost(self) -> None:
-        """Fail the trials whose process is gone, so that their options are free again."""
-        for trial in self._trials("running"):
-            if _is_lost(trial):
-                self._fail(trial)
-
-    def elsewhere(self) -> int:
-        """How many trials other processes are at."""
-        return len(self._trials("running"))
-
-    def is_shared(self) -> bool:
-        """Whether another process of this machine is at a trial, for which one can wait."""
-        here = socket.gethostname()
-        return any(trial.user_attrs["process"].startswith(f"{here}:") for trial in self._trials("running"))
-
-    def _fail(self, trial: Any) -> None:
-        from optuna.trial import TrialState
-
-        self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-
-
 def tune(
     method: Any,
     *,
@@ -273,6 +143,7 @@ def tune(
     grid: Mapping[str, Sequence[Any]] | None = None,
     seed: int = 0,
     jobs: int = 0,
+    executor: Executor | None = None,
     progress: bool = True,
     config: Evaluation | None = None,
 ) -> Tuning:
@@ -283,16 +154,13 @@ def tune(
             attribute `sweep`; options that are given are held.
         suite: a suite; its grid with seeds 1000 and 1001 is what methods are tuned on.
         sampler: one of `SAMPLERS`.
-        trials: different options that this study tries in all, the defaults among them; the grid has as
-            many as it has points, others 30 if None.
+        trials: different options that it tries in all, with the defaults; the whole grid, or 30, if None.
         metric: one of `METRICS`.
         study: of a sampler, a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal`
             if None. Cells are kept in the directory `cells` beside it.
         grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
         seed: of the sampler.
-        jobs: as for `run`.
-        progress: as for `run`.
-        config: as for `run`.
+        jobs, executor, progress, config: as for `run`.
 
     Examples:
         >>> len(tune("knn", suite="smoke", grid={"k": [1, 10]}, progress=False).table())  # and the default
@@ -307,26 +175,33 @@ def tune(
     made, evaluation = resolve(spec), config or Evaluation()
     if not is_dataclass(made):
         raise UsageError(f"{method_name(made)} is not a dataclass: it has no options to tune")
-    name, problems = method_name(made), tuning_suite(suite)
-    space = sweep_of(spec, made, grid)
-    path = Path(study or Path("tuning") / f"{name}-{sampler}.journal")
+    problems, space = tuning_suite(suite), sweep_of(spec, made, grid)
+    path = Path(study or Path("tuning") / f"{method_name(made)}-{sampler}.journal")
     if path.suffix not in STUDIES:
         raise UsageError(f"the study {path}: expected a name that ends in {', '.join(STUDIES)}")
     create_directory(path.parent, "a study")
-    score = partial(run, problems, out=path.parent / "cells", jobs=jobs, progress=progress, config=evaluation)
+    where: dict[str, Any] = {"executor": executor or Local(jobs), "progress": progress}
+    score = partial(run, problems, out=path.parent / "cells", config=evaluation, **where)
     runs = Trials(spec, made, evaluation, metric, score, Progress(progress).line)
     if sampler == "grid":
         found, elsewhere = runs.grid(distinct_points(made, space)[:trials]), 0
     else:
-        purpose = {"suite": problems.name, "metric": metric, "sampler": sampler}
-        purpose["configuration"] = config_hash(configuration(made, evaluation))
-        purpose["sweep"] = config_hash(_as_text({"space": describe(space)}))
-        opened = Study(_open(path, name, purpose), sampler, seed, space, trials or NUM_TRIALS)
-        runs.sampled(opened)
-        found, elsewhere = opened.table(), opened.elsewhere()
+        shared = SharedTrials(
+            _open(runs, path, problems.name, sampler, space), sampler, seed, space, trials or NUM_TRIALS
+        )
+        runs.sampled(shared)
+        found, elsewhere = shared.table(), shared.elsewhere()
     held = dict(spec.options) if isinstance(spec, MethodSpec) else {}
-    defaults = {option: _text(options_of(made)[option]) for one in space for option in one}
-    return Tuning(name, problems.name, metric, sampler, held, defaults, found, elsewhere)
+    defaults = {option: as_text(options_of(made)[option]) for one in space for option in one}
+    return Tuning(method_name(made), problems.name, metric, sampler, held, defaults, found, elsewhere)
+
+
+def _open(runs: Trials, path: Path, suite: str, sampler: str, space: tuple[Options, ...]) -> Any:
+    """The study of a file, if it has this purpose."""
+    purpose = {"suite": suite, "metric": runs.metric, "sampler": sampler}
+    purpose["configuration"] = config_hash(configuration(runs.made, runs.evaluation))
+    purpose["sweep"] = config_hash(options_text({"space": describe(space)}))
+    return open_trials(path, method_name(runs.made), purpose)
 
 
 @dataclass(frozen=True)
@@ -356,7 +231,7 @@ class Trials:
         ]
         return pd.DataFrame(rows, columns=COLUMNS)
 
-    def sampled(self, study: Study) -> None:
+    def sampled(self, study: SharedTrials) -> None:
         """Run trials of a study until there is none left, here or in another process of this machine."""
         seen: set[str] | None = None  # options that were taken when there was nothing left to claim
         while True:
@@ -375,7 +250,7 @@ class Trials:
             for number, error in errors.items():
                 study.tell_error(trials[number], error)
             for number, frame in cells.items():
-                study.tell(trials[number], frame, self.metric)
+                study.tell(trials[number], outcome(frame, self.metric))
 
     def _run(self, points: dict[int, Options]) -> tuple[dict[int, str], dict[int, pd.DataFrame]]:
         """The errors of points that are no methods, and the cells of the others."""
@@ -441,43 +316,9 @@ def parse_grid(items: Sequence[str]) -> dict[str, list[str]]:
 def distinct_points(made: Any, space: tuple[Options, ...]) -> list[Options]:
     """The points of all grids as text, the method as it is first, each method once."""
     points: dict[str, Options] = {_key(made): {}}
-    for point in ParameterGrid([{o: list(map(_text, v)) for o, v in grid.items()} for grid in space]):
+    for point in ParameterGrid([{o: list(map(as_text, v)) for o, v in grid.items()} for grid in space]):
         points.setdefault(_key(with_options(made, point)), dict(point))
     return list(points.values())
-
-
-def suggest(trial: Any, space: tuple[Options, ...]) -> Options:
-    """A point of the ranges that the grids span: continuous where values are floats, else one of them."""
-    values: dict[str, list[Any]] = {}
-    for grid in space:
-        for option, some in grid.items():
-            values.setdefault(option, []).extend(one for one in some if one not in values.get(option, []))
-    point: Options = {}
-    for option, some in values.items():
-        if all(isinstance(one, float) for one in some) and len(some) > 1:
-            low, high = min(some), max(some)
-            is_log = low > 0 and high / low >= 10
-            point[option] = repr(trial.suggest_float(option, low, high, log=is_log))
-        else:
-            point[option] = trial.suggest_categorical(option, [_text(one) for one in some])
-    return point
-
-
-def _text(value: Any) -> str:
-    """A value of an option as on the command line."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, tuple | list):
-        return ",".join(map(str, value))
-    return repr(value)
-
-
-def _as_text(options: Options) -> str:
-    return json.dumps(options, sort_keys=True)
-
-
-def _options(trial: Any) -> str:
-    return trial.user_attrs["options"]
 
 
 def _with(spec: Any, made: Any, point: Options) -> Any:
@@ -490,76 +331,3 @@ def _with(spec: Any, made: Any, point: Options) -> Any:
 def _key(made: Any) -> str:
     """What two equal methods have in common."""
     return json.dumps(describe(made), sort_keys=True)
-
-
-def _open(path: Path, name: str, purpose: dict[str, str]) -> Any:
-    """The study of a file, made if it is not there; or a UsageError if it has another purpose."""
-    for package in ["optuna", "torch"] if purpose["sampler"] == "gp" else ["optuna"]:
-        if importlib.util.find_spec(package) is None:
-            others = "grid does without" if package == "optuna" else "grid, random and tpe do without"
-            hint = f"{others}; or pip install {package}"
-            raise UsageError(f"sampler {purpose['sampler']} needs {package}, which is not installed: {hint}")
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        storage = _storage(path)
-        found = optuna.get_all_study_names(storage)
-        if found and name not in found:
-            raise UsageError(f"{path} holds a study of {', '.join(found)}, not of {name}")
-        study = optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
-    except UsageError:
-        raise
-    except Exception as error:
-        first = str(error).splitlines()[:1]
-        raise UsageError(f"{path} is not a study that can be opened: {''.join(first)}") from error
-    for key, value in purpose.items():
-        known = study.user_attrs.get(key, value)
-        if known != value:
-            what = f"{key} {known}, not {value}"
-            if key == "configuration":
-                what = f"another {name}: other --set, other code or another evaluation"
-            if key == "sweep":
-                what = "another sweep"
-            raise UsageError(f"{path} holds a study with {what}; name another with --study")
-        study.set_user_attr(key, value)
-    return study
-
-
-def _storage(path: Path) -> Any:
-    import optuna
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    if path.suffix != ".journal":
-        return optuna.storages.RDBStorage(f"sqlite:///{path}")
-    return JournalStorage(JournalFileBackend(str(path)))
-
-
-def _sampler(name: str, seed: int) -> Any:
-    import optuna
-
-    kinds: dict[str, Any] = {
-        "random": optuna.samplers.RandomSampler,
-        "tpe": optuna.samplers.TPESampler,
-        "gp": optuna.samplers.GPSampler,
-    }
-    return kinds[name](seed=seed)
-
-
-def _is_lost(trial: Any) -> bool:
-    """Whether a running trial's process is gone: not of this machine any more, or an earlier one of this."""
-    host, _, pid = trial.user_attrs.get("process", "").rpartition(":")
-    if datetime.now() - trial.datetime_start > LOST_AFTER:
-        return True
-    if host != socket.gethostname():
-        return False
-    if int(pid) == os.getpid():
-        return True
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False

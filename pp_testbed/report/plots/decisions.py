@@ -20,6 +20,7 @@ from pp_testbed.report.decisions import (
     common_steps,
     correlations,
     of_learning,
+    places,
     tables_of_models,
 )
 from pp_testbed.report.leaderboard import method_labels
@@ -37,10 +38,10 @@ def regret(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     good = frame[(frame.status == OK) & (frame.method != "oracle")]
     if good.empty:
         raise UsageError("there is no regret to draw")
-    good = good.assign(label=method_labels(good), place=good.model + ", ρ = " + good.temperature.astype(str))
-    looks, places = styles(good.label), list(dict.fromkeys(good.sort_values("input_dim").place))
-    made = panels(len(places), 3.4, ax, height=3.2, columns=min(3, len(places)), sharey=False)
-    for axis, place in zip(made.axes, places, strict=False):
+    good = good.assign(label=method_labels(good), place=places(good))
+    looks, shown = styles(good.label), list(dict.fromkeys(good.sort_values("input_dim").place))
+    made = panels(len(shown), 3.4, ax, height=3.2, columns=min(3, len(shown)), sharey=False)
+    for axis, place in zip(made.axes, shown, strict=False):
         here = good[good.place == place]
         here = here[here.step.isin(common_steps(here))]
         means = here.groupby(["label", "step"]).regret.mean()
@@ -55,7 +56,7 @@ def regret(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
         axis.set_title(f"{place}\n{actions} actions, {seeds} seeds")
     made.axes[0].set_ylabel("cumulative regret")
     made.legend()
-    return made.axes[: len(places)]
+    return made.axes[: len(shown)]
 
 
 @style()
@@ -78,7 +79,7 @@ def correlation(
         ax: as many axes.
     """
     table = correlations(bandits, results, methods, step, testbed)
-    tables = tables_of_models(results, bandits, methods, step)
+    tables, models = tables_of_models(results, bandits, methods, step), _models(results, bandits)
     looks = styles(agent for by_model in tables["regret"].values() for agent in by_model.index)
     made = panels(len(table), 2.7, ax, height=2.4, columns=len(HEADLINES), sharey=False)
     for axis, row in zip(made.axes, table.itertuples(), strict=True):
@@ -89,7 +90,7 @@ def correlation(
         axis.set(
             xscale="log",
             yscale="log",
-            xlabel=f"{HEADLINES[str(row.score)]} ({str(row.testbed).partition(',')[0]})",
+            xlabel=f"{HEADLINES[str(row.score)]} ({models[str(row.testbed)]})",
         )
         interval = f"r = {row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]"
         axis.set_title(f"{row.model}, step {row.step}\n{interval}")
@@ -120,12 +121,13 @@ def robustness(
     table = across_models(results, bandits, methods)
     scores = list(dict.fromkeys(table.score))
     matrices = [correlation_matrix(table[table.score == score]) for score in scores]
-    temperatures = {model.partition(", ")[2] for matrix in matrices for model in matrix}
+    models = _models(results, bandits)
+    are_distinct = len(set(models.values())) == len(models)  # all of one temperature
     side = 1.2 + 0.32 * max(map(len, matrices))
     made = panels(len(scores), side, ax, height=side, sharey=False)
     before: list[str] = []
     for axis, score, matrix in zip(made.axes, scores, matrices, strict=True):
-        names = [model.partition(", ")[0] if len(temperatures) == 1 else model for model in matrix]
+        names = [models[place] if are_distinct else place for place in matrix]
         image = axis.imshow(matrix, cmap=DIVERGING, vmin=-1, vmax=1)
         axis.set_xticks(range(len(names)), names, rotation=90)
         axis.set_yticks(range(len(names)), [""] * len(names) if names == before else names)
@@ -136,6 +138,12 @@ def robustness(
         axis.set_title(HEADLINES.get(score, score))
     made.figure.colorbar(image, ax=list(made.axes), shrink=0.7, label="correlation over agents")
     return made.axes
+
+
+def _models(*frames: pd.DataFrame | None) -> dict[str, str]:
+    """The generative models of frames, by the names of their places."""
+    there = [frame for frame in frames if frame is not None]
+    return {key: model for frame in there for key, model in zip(places(frame), frame.model, strict=True)}
 
 
 def correlation_matrix(pairs: pd.DataFrame) -> pd.DataFrame:
@@ -168,8 +176,8 @@ def learning(frame: pd.DataFrame, score: str = "kl_joint", ax: Any = None) -> np
             axis.errorbar(curve.index, curve["mean"], curve["sem"], label=priority, **looks[priority])
         axis.set(xscale="log", yscale="log", xlabel="labels")
         axis.set_title(f"{plain(method)}, {good.problem.nunique()} pools")
-        places = sorted(set(good.num_labelled))
-        axis.set_xticks(places, [str(place) for place in places])
+        budgets = sorted(set(good.num_labelled))
+        axis.set_xticks(budgets, [str(budget) for budget in budgets])
         axis.set_xticks([], minor=True)
         log_ticks(axis.yaxis)
     made.axes[0].set_ylabel(HEADLINES.get(score, score))

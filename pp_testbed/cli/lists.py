@@ -1,0 +1,51 @@
+"""Commands that list what there is: methods, suites."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from pp_testbed.cli import options as given
+from pp_testbed.cli.app import command
+from pp_testbed.cli.output import (
+    list_rows,
+)
+
+
+@command()
+def methods(
+    preset: given.Preset = "tuned", format: Annotated[str, typer.Option(help="table or json.")] = "table"
+) -> None:
+    """List the methods and the hyperparameters that `--set` changes, with their defaults."""
+    from dataclasses import fields
+
+    from pp_testbed.inference.base import METHODS, method
+
+    rows = []
+    for name, entry in METHODS.items():
+        made: Any = method(name, preset=preset)
+        options = {field.name: getattr(made, field.name) for field in fields(made)}
+        settable = {
+            option: list(value) if isinstance(value, tuple) else value
+            for option, value in options.items()
+            if isinstance(value, bool | int | float | str | tuple) and option != "name"
+        }
+        rows.append({"method": name, "what it is": entry.summary, "options": settable})
+    list_rows(rows, format, "options")
+
+
+@command()
+def suites(
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every problem.")] = False,
+) -> None:
+    """List the suites and how many problems each has."""
+    from pp_testbed.problems.suites import SUITES, suite
+
+    rows: list[dict[str, Any]] = []
+    for name, (summary, _) in SUITES.items():
+        problems = [problem.name for problem in suite(name)]
+        row = {"suite": name, "problems": len(problems), "what it is": summary}
+        rows.append(row | ({"names": problems} if verbose else {}))
+    list_rows(rows, format, "names")

@@ -1,0 +1,202 @@
+"""What commands have in common: their options, and what is read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pp_testbed.cli.app import errors, escaped, plain_errors
+from pp_testbed.engine.provenance import cores
+from pp_testbed.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = ("table", "csv", "markdown", "latex", "json")
+
+
+def plainly(check: Callable[[Any], None]) -> Callable[[Any], Any]:
+    """A check of an option's value, before the work, as typer wants it."""
+
+    def checked(value: Any) -> Any:
+        with plain_errors():
+            check(value)
+        return value
+
+    return checked
+
+
+def check_figure(figure: Path | None) -> None:
+    """Raise a UsageError unless a picture can be written."""
+    if figure is None:
+        return
+    if figure.suffix not in (".png", ".pdf", ".svg"):
+        raise UsageError(f"the picture {figure}: expected a name that ends in .png, .pdf or .svg")
+    if not figure.parent.is_dir():
+        raise UsageError(f"the picture {figure}: there is no directory {figure.parent}")
+
+
+def check_format(format: str) -> None:
+    """Raise a UsageError unless tables can be printed so."""
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+
+
+By = Annotated[str, typer.Option(help="Columns to break the table down by: num_train,temperature.")]
+Baseline = Annotated[str, typer.Option(help="The method in the denominator of the ratio.")]
+Format = Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.", callback=plainly(check_format))]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Worker processes; one per core if not given.")]
+Methods = Annotated[
+    str, typer.Option(help="Names (see `pp-testbed methods`) or my_file.py:NAME, with commas.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a hyperparameter, as in mlp.l2=10.")
+]
+Seeds = Annotated[str, typer.Option(help="Only these seeds, as in 0-4 or 0,3.")]
+Preset = Annotated[
+    str,
+    typer.Option(help="Defaults of methods: tuned, paper (the publications'), or a file of `tune --save`."),
+]
+Out = Annotated[Path, typer.Option(help="The directory of results; a run goes on where it was.")]
+Results = Annotated[Path, typer.Argument(help="A directory of results.")]
+Agents = Annotated[str, typer.Option(help="Only these; all but oracle, uniform and prior if not given.")]
+Figure = Annotated[
+    Path | None,
+    typer.Option(help="Draw it into this file (.png, .pdf or .svg).", callback=plainly(check_figure)),
+]
+SbcOption = Annotated[
+    Path | None, typer.Option("--sbc", help="A directory of `pp-testbed sbc`, to be shown with it.")
+]
+StoreOption = Annotated[Path | None, typer.Option("--store", help="The directory of references.")]
+ExecutorName = Annotated[
+    str, typer.Option("--executor", help="local, or dask: a cluster of this machine, or that of --scheduler.")
+]
+Scheduler = Annotated[str, typer.Option(help="The address of a Dask scheduler, as in tcp://10.0.0.1:8786.")]
+
+
+def executor_of(name: str, scheduler: str, jobs: int | None) -> Any:
+    """Where a command runs: in so many processes of this machine, or with Dask."""
+    if name not in ("local", "dask"):
+        raise unknown("executor", name, ("local", "dask"))
+    if scheduler or name == "dask":
+        from pp_testbed.engine.dask import Dask
+
+        return Dask(scheduler=scheduler, processes=jobs or cores())
+    from pp_testbed.engine.local import Local
+
+    return Local(jobs or cores())
+
+
+def selected(suite: str, seeds: str, limit: int | None) -> Any:
+    """The problems of a suite that were asked for."""
+    from pp_testbed.problems.suites import suite as named_suite
+
+    selected = named_suite(suite)
+    if seeds:
+        selected = selected.filter(seed=numbers(seeds))
+        if not len(selected):
+            raise UsageError(f"suite {suite} has no problem with seed {seeds}")
+    return selected.limit(limit) if limit else selected
+
+
+def numbers(text: str) -> set[int]:
+    """`0-2,5` as {0, 1, 2, 5}."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        try:
+            several = range(int(first), int(last if dash else first) + 1)
+        except ValueError:
+            several = range(0)
+        if not several:
+            raise UsageError(f"--seeds {text}: expected numbers, as in 0-4 or 0,3")
+        numbers.update(several)
+    return numbers
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """`50,50` as (50, 50)."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part)
+    except ValueError:
+        raise UsageError(f"{option} {text}: expected whole numbers, as in 10,20") from None
+
+
+def names(text: str) -> list[str]:
+    """`a,b` as [a, b]."""
+    return [name for name in text.split(",") if name]
+
+
+def complain(line: str) -> None:
+    """Say something on the standard error."""
+    errors.print(escaped(line))
+
+
+def results_of(directory: Path) -> pd.DataFrame:
+    """The results of a directory, or of a file, of which there must be some."""
+    from pp_testbed.engine.store import read_results
+    from pp_testbed.report.leaderboard import without_superseded
+    from pp_testbed.studies.scoring import RESULTS
+
+    frame = read_results(directory, RESULTS, complain)
+    if frame.empty:
+        raise UsageError(f"there are no results in {directory}")
+    return without_superseded(frame)
+
+
+def calibrations_of(directory: Path | None) -> Any:
+    """What `pp-testbed sbc` left in a directory, if one is given."""
+    if directory is None:
+        return ()
+    from pp_testbed.studies.calibration import calibrations
+
+    return calibrations(directory)
+
+
+def near(path: Path) -> Path:
+    """A path as seen from here, where it is below."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def frame_of(path: Path, source: str) -> pd.DataFrame:
+    """What a directory of results, bandits or active learning has."""
+    if source == "results":
+        return results_of(path)
+    if source == "bandits":
+        from pp_testbed.studies.bandits import read_bandits
+
+        return read_bandits(path, complain)
+    from pp_testbed.studies.active import read_active
+
+    return read_active(path, complain)
+
+
+def specs_of(methods: str, settings: list[str] | None, preset: str = "tuned") -> list[Any]:
+    """Methods of the command line with their settings."""
+    from pp_testbed.inference.specs import MethodSpec
+
+    known = names(methods)
+    options: dict[str, list[tuple[str, str]]] = {name: [] for name in known}
+    for setting in settings or ():
+        left, equals, value = setting.partition("=")
+        name, dot, option = left.rpartition(".")
+        if not (equals and dot):
+            raise UsageError(f"--set {setting}: expected METHOD.OPTION=VALUE, as in mlp.l2=10")
+        if name not in options:
+            raise unknown("method in --set (it is not among --methods)", name, known)
+        options[name].append((option, value))
+    return [MethodSpec(name, tuple(options[name]), preset) for name in known]
+
+
+def evaluation_of(inputs: int | None, draws: int | None) -> Any:
+    """What is measured, of so many test inputs and draws."""
+    from pp_testbed.evaluation.evaluator import Evaluation
+
+    default = Evaluation()
+    inputs, draws = inputs or default.num_batches * default.width, draws or default.num_draws
+    if inputs % default.width:
+        raise UsageError(f"--inputs {inputs}: expected a multiple of {default.width}, which make a batch")
+    return Evaluation(num_batches=inputs // default.width, num_draws=draws)

@@ -1,0 +1,157 @@
+"""Commands about scores: run, report, leaderboard, figure."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pp_testbed.cli import options as given
+from pp_testbed.cli.app import command, errors, escaped
+from pp_testbed.cli.output import (
+    report_failures,
+    show,
+)
+from pp_testbed.errors import unknown
+
+DEFAULT_METHODS = "uniform,mlp,ensemble,ensemble+,mean-field"
+
+
+@command()
+def run(
+    suite: Annotated[str, typer.Option(help="The problems; see `pp-testbed suites`.")] = "2d-lite",
+    methods: given.Methods = DEFAULT_METHODS,
+    out: given.Out = Path("results"),
+    jobs: given.Jobs = None,
+    executor: given.ExecutorName = "local",
+    scheduler: given.Scheduler = "",
+    settings: given.Settings = None,
+    seeds: given.Seeds = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
+    inputs: Annotated[
+        int | None, typer.Option(min=20, help="Test inputs of each problem; 3000 if not given.")
+    ] = None,
+    draws: Annotated[
+        int | None, typer.Option(min=1, help="Functions drawn from a posterior; 1000 if not given.")
+    ] = None,
+    preset: given.Preset = "tuned",
+    baseline: given.Baseline = "mlp",
+    report: Annotated[
+        Path | None, typer.Option(help="The report's file; OUT.html, beside the results, if not given.")
+    ] = None,
+    format: given.Format = "table",
+) -> None:
+    """Score methods on a suite, print a leaderboard and write a report.
+
+    Examples:
+
+      pp-testbed run
+
+      pp-testbed run --suite 2d --methods mlp,ensemble,ensemble+ --out results/ --preset paper
+
+      pp-testbed run --methods mlp,my_method.py:METHOD --set mlp.l2=10 --seeds 0-1 --limit 6
+    """
+    from pp_testbed.engine.store import create_directory
+    from pp_testbed.inference.base import method_name
+    from pp_testbed.inference.specs import resolve
+    from pp_testbed.report.leaderboard import check_baseline
+    from pp_testbed.report.page import check_report, write_report
+    from pp_testbed.studies.scoring import run as run_suite
+
+    page = report or out.resolve().with_name(f"{out.resolve().name}.html")
+    if report is None:
+        create_directory(page.parent, "a report")
+    check_report(page)
+    problems = given.selected(suite, seeds, limit)
+    specs = given.specs_of(methods, settings, preset)
+    check_baseline(baseline, (method_name(resolve(spec)) for spec in specs))
+    where, config = given.executor_of(executor, scheduler, jobs), given.evaluation_of(inputs, draws)
+    frame = run_suite(problems, specs, out, executor=where, config=config)
+    show(frame, (), baseline, format)
+    write_report(frame, page, baseline=baseline)
+    errors.print(f"results are in {escaped(out)}{os.sep}, a report of them in {escaped(given.near(page))}")
+    report_failures(frame)
+
+
+@command()
+def report(
+    results: given.Results = Path("results"),
+    out: Annotated[Path, typer.Option(help="The HTML file; a report that is there is replaced.")] = Path(
+        "report.html"
+    ),
+    baseline: given.Baseline = "mlp",
+    sbc: given.SbcOption = None,
+) -> None:
+    """Write a report: one HTML file with tables, pictures and how to repeat it.
+
+    Examples:
+
+      pp-testbed report results/ --out report.html
+    """
+    from pp_testbed.report.page import check_report, write_report
+
+    check_report(out)
+    frame = given.results_of(results)
+    write_report(frame, out, baseline=baseline, calibrations=given.calibrations_of(sbc))
+    errors.print(f"the report is {escaped(out)}")
+    report_failures(frame)
+
+
+@command()
+def leaderboard(
+    results: given.Results = Path("results"),
+    by: given.By = "",
+    baseline: given.Baseline = "mlp",
+    sbc: given.SbcOption = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Show the paper's means over the 210 problems of 2d too.")
+    ] = False,
+    format: given.Format = "table",
+) -> None:
+    """Print the leaderboard of a results directory."""
+    frame = given.results_of(results)
+    groups = tuple(filter(None, by.split(",")))
+    show(frame, groups, baseline, format, given.calibrations_of(sbc), published)
+    report_failures(frame)
+
+
+@command()
+def figure(
+    name: Annotated[str, typer.Argument(help="Which; all are listed above.")],
+    directory: Annotated[
+        Path | None, typer.Argument(help="Of results, of bandits or of active learning.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file (.png, .pdf, .svg); NAME.png if not given.")
+    ] = None,
+    baseline: given.Baseline = "mlp",
+) -> None:
+    """Draw a figure of a directory.
+
+    Of results: agents, marginal-joint, data, temperature, regimes, cost. Of hyperparameters: size, prior,
+    sweep; these need several configurations of a method, such as those that `pp-testbed tune` leaves in
+    tuning/cells. Of bandits: regret. Of active learning: learning.
+
+    Examples:
+
+      pp-testbed figure agents results/
+
+      pp-testbed figure sweep tuning/cells --out sweep.pdf
+
+      pp-testbed figure regret bandits/
+    """
+    import inspect
+
+    from pp_testbed.report.plots import FIGURES, save
+
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    picture = FIGURES[name]
+    path = out or Path(f"{name}.png")
+    given.check_figure(path)
+    frame = given.frame_of(directory or Path(picture.source), picture.source)
+    has_baseline = "baseline" in inspect.signature(picture.draw).parameters
+    save(picture.draw(frame, baseline) if has_baseline else picture.draw(frame), path)
+    errors.print(f"{escaped(picture.summary)}: {escaped(path)}")

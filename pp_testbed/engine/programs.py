@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # of a system without locks
+    fcntl = None  # type: ignore[assignment]
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 MAPPINGS = Path(
     "/proc/self/maps"
@@ -29,16 +38,39 @@ class Programs:
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         key = (function, structure, shapes, tuple(static.items()))
         if key not in self.compiled:
-            self.compiled[key] = function.lower(*arguments, **static).compile()
+            lowered = function.lower(*arguments, **static)
+            with one_at_a_time(key):
+                self.compiled[key] = lowered.compile()
         start = time.perf_counter()
         value = jax.block_until_ready(self.compiled[key](*arguments))
         return value, time.perf_counter() - start
+
+    def first(self, key: Any) -> AbstractContextManager[None]:
+        """Around what compiles by itself: as `one_at_a_time`, the first time in this process."""
+        is_first = key not in self.compiled
+        self.compiled.setdefault(key, None)
+        return one_at_a_time(key) if is_first else nullcontext()
 
     def let_go(self) -> None:
         """Forget all programs where the process is about to have too many."""
         if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > MOST_MAPPINGS:
             self.compiled.clear()
             jax.clear_caches()
+
+
+@contextmanager
+def one_at_a_time(key: Any) -> Iterator[None]:
+    """So that of processes that want a program one compiles it, and the others find it in the cache."""
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    if folder is None or fcntl is None:
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    text = re.sub(r"0x[0-9a-f]+", "", str(key))  # addresses of this process
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    with (Path(folder) / f".{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def map_problems(function: Any, arguments: tuple[Any, ...]) -> Any:
@@ -54,8 +86,29 @@ def map_problems(function: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def stack(trees: Sequence[Any]) -> Any:
-    """Trees of one structure as one tree, with a leading axis on every leaf."""
-    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
+    """Trees of one structure as one tree, with a leading axis on every leaf.
+
+    By NumPy, as is `unstack`: JAX would compile a program for every shape.
+    """
+    return jax.tree.map(lambda *leaves: _of_host(np.stack([*map(_on_host, leaves)]), leaves[0]), *trees)
+
+
+def unstack(tree: Any, number: int) -> list[Any]:
+    """The first so many trees of a stacked one."""
+    leaves, structure = jax.tree.flatten(tree)
+    rows = [[_of_host(row, leaf) for row in _on_host(leaf)[:number]] for leaf in leaves]
+    return [jax.tree.unflatten(structure, row) for row in zip(*rows, strict=True)]
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+
+
+def _of_host(array: np.ndarray, like: Any) -> Any:
+    is_key = isinstance(like, jax.Array) and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
+    return jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
 
 
 def filled(cells: Sequence[Any], size: int) -> list[Any]:

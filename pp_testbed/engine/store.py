@@ -240,8 +240,9 @@ def read_table(path: Path, layout: Layout) -> pa.Table | None:
     try:
         with path.open("rb") as source:
             file = pq.ParquetFile(source)
-            names = [name for name in schema.names if name in file.schema_arrow.names]
-            types = ((file.schema_arrow.field(name).type, schema.field(name).type) for name in names)
+            found = file.schema_arrow
+            names = [name for name in schema.names if name in set(found.names)]
+            types = ((found.field(name).type, schema.field(name).type) for name in names)
             if layout.names(ALWAYS, GOOD) - set(names) or not all(_is_like(*pair) for pair in types):
                 return None
             table = file.read(columns=names)

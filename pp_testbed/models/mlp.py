@@ -63,9 +63,16 @@ def truncate(z: Array, bound: float = 2.0) -> Array:
     return root * jax.lax.erf_inv(math.erf(bound / root) * jax.lax.erf(z / root))
 
 
-def truncated_normal(key: Array, shape: tuple[int, ...], fan_in: int) -> Array:
-    """The usual start of a weight matrix: sd 1/sqrt(fan_in), cut at ±2 sd."""
-    return jax.random.truncated_normal(key, -2.0, 2.0, shape) / jnp.sqrt(fan_in)
+def truncated_normals(keys: Array, shapes: list[tuple[int, int]]) -> list[Array]:
+    """The usual start of weight matrices: sd 1/sqrt(fan_in), cut at ±2 sd.
+
+    They are drawn by a loop over keys, each as many as the largest has, of which the others take the first,
+    which are what they would be alone: code that draws takes long to compile, and is compiled once.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = jax.lax.map(lambda key: jax.random.truncated_normal(key, -2.0, 2.0, (max(sizes),)), keys)
+    rows = zip(flat, sizes, shapes, strict=True)
+    return [row[:size].reshape(shape) / jnp.sqrt(shape[0]) for row, size, shape in rows]
 
 
 @pytree_dataclass
@@ -160,9 +167,9 @@ class AgentMLP:
         """Where training starts: truncated normal weights, zero biases."""
         shapes = layer_shapes(self.input_dim, self.hidden, self.num_classes)
         params = {}
-        for layer, (shape, k) in enumerate(zip(shapes, jax.random.split(key, len(shapes)), strict=True)):
-            params[f"w{layer}"] = truncated_normal(k, shape, shape[0])
-            params[f"b{layer}"] = jnp.zeros(shape[1:])
+        for layer, weights in enumerate(truncated_normals(jax.random.split(key, len(shapes)), shapes)):
+            params[f"w{layer}"] = weights
+            params[f"b{layer}"] = jnp.zeros(weights.shape[1:])
         return params
 
 

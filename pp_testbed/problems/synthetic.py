@@ -111,7 +111,8 @@ class Problem:
         """The task, padded to so many rows (`padded_size` if None), and the environment, drawn anew."""
         x, y, environment = _draw(self.model, self.keys, max(1000, self.padded_size))
         rows = np.arange(num_rows or self.padded_size) % self.num_train
-        return Task(self.model, x[rows], y[rows], self.num_train), environment
+        x, y = (jnp.asarray(np.asarray(values)[rows]) for values in (x, y))  # not a program for every T
+        return Task(self.model, x, y, self.num_train), environment
 
     @cached_property
     def _drawn(self) -> tuple[Task, Environment]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pp_testbed.engine.identity import config_text
 from pp_testbed.engine.jobs import Executor, one_line
 from pp_testbed.engine.local import Local
-from pp_testbed.engine.programs import filled, stack
+from pp_testbed.engine.programs import filled, stack, unstack
 from pp_testbed.engine.run import run
 from pp_testbed.engine.store import ALWAYS, OK, Column, Layout, Store
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
@@ -184,7 +184,7 @@ def _fit(method: Any, runs: list[Learning], tasks: list[Task]) -> list[Any]:
         return [as_posterior(posterior) for posterior in fits]
     keys = stack([one.problem.keys.fit for one in filled(runs, size)])
     together = fit_together(stack([method] * size), keys, stack(filled(tasks, size))).without_history()
-    return [jax.tree.map(lambda leaf, i=i: leaf[i], together) for i in range(len(runs))]
+    return unstack(together, len(runs))
 
 
 def _labelled(pool: Task, order: np.ndarray, budget: int, num_rows: int) -> Task:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pp_testbed.engine.identity import config_text
 from pp_testbed.engine.jobs import Executor, one_line
 from pp_testbed.engine.local import Local
-from pp_testbed.engine.programs import filled, map_problems, stack
+from pp_testbed.engine.programs import filled, map_problems, stack, unstack
 from pp_testbed.engine.run import run as run_study
 from pp_testbed.engine.run import words_on_failures
 from pp_testbed.engine.store import ALWAYS, GOOD, MAYBE, Column, Layout
@@ -164,15 +164,14 @@ def _score_together(
         num_rows(methods[0], problems[0]),
         workspace.programs.timed,
     )
-    tasks, environments = stack([problem.draw(rows) for problem in filled(problems, size)])
+    with workspace.programs.first(("draw", jax.tree.structure(problems[0].model), rows > 1000)):
+        tasks, environments = stack([problem.draw(rows) for problem in filled(problems, size)])
     keys = stack([problem.keys for problem in filled(problems, size)])
     posteriors, fit_seconds = timed(fit_together, stack(filled(methods, size)), keys.fit, tasks)
     losses = getattr(posteriors, "losses", None)
     posteriors = posteriors.without_history()  # on whose length the evaluator's program would depend
-    for i in range(len(problems)):
-        posterior, environment, key = jax.tree.map(
-            lambda leaf, i=i: leaf[i], (posteriors, environments, keys.evaluate)
-        )
+    parts = unstack((posteriors, environments, keys.evaluate), len(problems))
+    for i, (posterior, environment, key) in enumerate(parts):
         try:
             terms, seconds = timed(score, posterior, environment, key, config=config)
             scores = scores_of(terms, num_draws_of(posterior, config), environment, config)

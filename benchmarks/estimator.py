@@ -18,7 +18,7 @@ from jax.scipy.special import logsumexp
 
 import pp_testbed as pt
 from pp_testbed.evaluation.evaluator import PAPER, score, score_chunk
-from pp_testbed.inference.base import method
+from pp_testbed.inference.registry import method
 
 CASES = [("prior", {}), ("mean-field", {"num_steps": 1000}), ("ensemble", {"num_steps": 300})]
 

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from pp_testbed.evaluation.evaluator import evaluate as evaluate
     from pp_testbed.evaluation.ranks import Calibration as Calibration
     from pp_testbed.evaluation.scores import Scores as Scores
-    from pp_testbed.inference.base import Finite as Finite
-    from pp_testbed.inference.base import Sampled as Sampled
-    from pp_testbed.inference.base import finite as finite
-    from pp_testbed.inference.base import method as method
-    from pp_testbed.inference.base import sampled as sampled
     from pp_testbed.inference.mcmc import NUTS as NUTS
+    from pp_testbed.inference.posterior import Finite as Finite
+    from pp_testbed.inference.posterior import Sampled as Sampled
+    from pp_testbed.inference.posterior import finite as finite
+    from pp_testbed.inference.posterior import sampled as sampled
+    from pp_testbed.inference.registry import method as method
     from pp_testbed.inference.svi import SVI as SVI
     from pp_testbed.models.base import Environment as Environment
     from pp_testbed.models.base import Task as Task
@@ -93,7 +93,8 @@ _HOME = {
     "Calibration": "evaluation.ranks",
     "sbc": "studies.calibration",
     **dict.fromkeys(["Tuning", "tune"], "studies.tune"),
-    **dict.fromkeys(["Finite", "Sampled", "finite", "method", "sampled"], "inference.base"),
+    **dict.fromkeys(["Finite", "Sampled", "finite", "sampled"], "inference.posterior"),
+    "method": "inference.registry",
     "NUTS": "inference.mcmc",
     "SVI": "inference.svi",
     **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),

@@ -17,7 +17,8 @@ import numpy as np
 
 import pp_testbed as pt
 from pp_testbed.engine.provenance import versions
-from pp_testbed.inference.base import METHODS, with_options
+from pp_testbed.inference.options import with_options
+from pp_testbed.inference.registry import METHODS
 from pp_testbed.studies.bandits import REVISION as ACTING
 from pp_testbed.studies.calibration import REVISION as RANKING
 

@@ -10,12 +10,12 @@ from scipy.stats import norm
 
 import pp_testbed as pt
 from pp_testbed.evaluation.bandit import Counts
-from pp_testbed.inference.base import method
 from pp_testbed.inference.bbb import WeightPrior
 from pp_testbed.inference.deep_kernel import draw_linear, normalised_features
 from pp_testbed.inference.epistemic import draw_index
 from pp_testbed.inference.hypermodel import FACTOR, QUANTILES, frozen_factors
 from pp_testbed.inference.ntk import tangent_logits
+from pp_testbed.inference.registry import method
 from pp_testbed.inference.swag import draw_normal, moments
 from pp_testbed.models.base import observe
 from pp_testbed.models.mlp import AgentMLP

@@ -22,9 +22,10 @@ from pp_testbed.engine.programs import Programs, filled, stack
 from pp_testbed.engine.study import Workspace
 from pp_testbed.evaluation import bandit as loop
 from pp_testbed.evaluation.bandit import History, Thompson, World
-from pp_testbed.inference.base import Finite, Sampled, problems_at_once
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.inference.online import Refreshed, Refreshment, in_dimensions, online
+from pp_testbed.inference.options import problems_at_once
+from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.models.base import Environment, observe, pytree_dataclass
 from pp_testbed.studies import bandits

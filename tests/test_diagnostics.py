@@ -9,14 +9,8 @@ import pytest
 from scipy.stats import norm
 
 import pp_testbed as pt
-from pp_testbed.evaluation.diagnostics import (
-    arviz,
-    diagnose,
-    diagnose_values,
-    diagnostics_table,
-    probe_inputs,
-    probe_values,
-)
+from pp_testbed.evaluation.diagnostics import diagnose, diagnose_values, diagnostics_table, probe_values
+from pp_testbed.inference.arviz import arviz, probe_inputs
 from pp_testbed.inference.mcmc import NUTS
 
 RNG = np.random.default_rng(0)

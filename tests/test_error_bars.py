@@ -19,7 +19,7 @@ import pp_testbed as pt
 from pp_testbed.evaluation.aggregate import mean_over, paired_difference, paired_ratio
 from pp_testbed.evaluation.compare import EXCESS, MEASURES, _paired
 from pp_testbed.evaluation.evaluator import score, score_inputs
-from pp_testbed.inference.base import Plain
+from pp_testbed.inference.posterior import Plain
 from pp_testbed.report.decisions import log_correlation
 
 KEY = jax.random.key(5)

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 import pp_testbed as pt
 from pp_testbed.evaluation.evaluator import Terms, marginal_terms, score_chunk, summarise
 from pp_testbed.evaluation.scores import ece_terms, mce_terms
-from pp_testbed.inference.base import Plain
+from pp_testbed.inference.posterior import Plain
 from pp_testbed.models.base import read_logits, sample_latents
 
 KEY = jax.random.key(7)

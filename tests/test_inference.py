@@ -16,8 +16,8 @@ from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 
 import pp_testbed as pt
-from pp_testbed.inference.base import METHODS, method
 from pp_testbed.inference.map_ensemble import BOOTSTRAPS, delta_guide
+from pp_testbed.inference.registry import METHODS, method
 from pp_testbed.inference.svi import Training, fit, minibatch
 from pp_testbed.models.base import Task, observe, sample_latents
 from pp_testbed.models.mlp import AgentMLP

@@ -16,10 +16,10 @@ from numpyro.infer.autoguide import AutoIAFNormal
 from scipy.optimize import minimize_scalar
 
 import pp_testbed as pt
-from pp_testbed.inference.base import method
 from pp_testbed.inference.functional_vi import FunctionalVI, stein_score
 from pp_testbed.inference.laplace import best_precision, eigen, multinomial_root, normal_at
 from pp_testbed.inference.mcmc import EllipticalSlice, Target
+from pp_testbed.inference.registry import method
 from pp_testbed.inference.subspace import Subspace, last_layer, principal_directions
 from pp_testbed.inference.svi import FullRank, Training, fit
 from pp_testbed.inference.variational import SVGD, Pathfinder

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 import pp_testbed as pt
 from pp_testbed.cli import app
-from pp_testbed.inference.base import METHODS, method, read_presets, with_options
 from pp_testbed.inference.map_ensemble import Ensemble
+from pp_testbed.inference.options import with_options
+from pp_testbed.inference.registry import METHODS, method, read_presets
 from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.problems.suites import tuning_suite
 from pp_testbed.report.leaderboard import PUBLISHED

@@ -52,7 +52,7 @@ def bandit(
 
       pp-testbed bandit --dim 50 --methods mlp,ensemble --full --set ensemble.size=100
     """
-    from pp_testbed.inference.base import method_name
+    from pp_testbed.inference.options import method_name
     from pp_testbed.report.decisions import regrets
     from pp_testbed.report.leaderboard import check_baseline
     from pp_testbed.studies.bandits import PAPER_STEPS, agent

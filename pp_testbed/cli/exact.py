@@ -117,7 +117,8 @@ def reference_build(
 
       pp-testbed reference build --suite 2d --max-num-train 100 --jobs 2
     """
-    from pp_testbed.inference.base import method, with_options
+    from pp_testbed.inference.options import with_options
+    from pp_testbed.inference.registry import method
     from pp_testbed.problems.synthetic import problem as named_problem
     from pp_testbed.studies import reference_files, references
 

@@ -20,7 +20,7 @@ def methods(
     """List the methods and the hyperparameters that `--set` changes, with their defaults."""
     from dataclasses import fields
 
-    from pp_testbed.inference.base import METHODS, method
+    from pp_testbed.inference.registry import METHODS, method
 
     rows = []
     for name, entry in METHODS.items():

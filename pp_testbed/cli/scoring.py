@@ -54,7 +54,7 @@ def run(
       pp-testbed run --methods mlp,my_method.py:METHOD --set mlp.l2=10 --seeds 0-1 --limit 6
     """
     from pp_testbed.engine.store import create_directory
-    from pp_testbed.inference.base import method_name
+    from pp_testbed.inference.options import method_name
     from pp_testbed.inference.specs import resolve
     from pp_testbed.report.leaderboard import check_baseline
     from pp_testbed.report.page import check_report, write_report

@@ -59,7 +59,7 @@ def tune(
 
       pp-testbed tune --method my_method.py:METHOD --grid learning_rate=1e-3,1e-2
     """
-    from pp_testbed.inference.base import read_presets
+    from pp_testbed.inference.registry import read_presets
     from pp_testbed.studies.tune import parse_grid
     from pp_testbed.studies.tune import tune as find
 

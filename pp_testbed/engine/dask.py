@@ -187,8 +187,10 @@ class Submission:
         except Exception as error:
             if getattr(error, "name", "") == "pp_testbed":
                 raise UsageError("the workers lack the package: install pp_testbed where they run") from None
+            is_dead = type(error).__name__ == "KilledWorker"
+            why = "the worker processes died that ran it, most likely for lack of memory"
             for batch in job.batches:
-                yield batch, Failed(f"the worker process died, or could not begin: {one_line(error)}")
+                yield batch, Failed(why if is_dead else f"it could not begin: {one_line(error)}")
                 yield batch, Done(1.0, 0.0, is_end=True)
             return
         self._check(outcome)

@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
 from pp_testbed.engine.jobs import Done, Event, Failed, Job, Queue, perform
 from pp_testbed.engine.programs import Programs
-from pp_testbed.engine.remote import ENVIRONMENT
+from pp_testbed.engine.remote import ENVIRONMENT, use_compilation_cache
 from pp_testbed.engine.study import Cell
 from pp_testbed.errors import UsageError
 
@@ -157,17 +156,6 @@ def _end_with_parent(lifeline: int) -> None:
     """End this process, whatever it computes, as soon as the parent has ended: its end of the pipe closes."""
     os.read(lifeline, 1)
     os._exit(1)
-
-
-def use_compilation_cache() -> None:
-    """Keep compiled programs on disk, unless the user's JAX settings say where or that not."""
-    import jax
-
-    settings: Any = jax.config
-    if settings.jax_compilation_cache_dir is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "pp_testbed" / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The far side of `dask`: what a worker does with a job.
+"""What a worker is set to before it starts, and what one of Dask's does with a job.
 
 JAX reads its environment when it starts. Nothing here imports it, or what does, before that is set.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 # Of a worker: the size of XLA's thread pool; and NumPyro's ELBO adds sites in the order of a set: without the
@@ -50,8 +51,6 @@ def prepare() -> str:
     if "jax" in sys.modules and os.environ.get("NPROC") != ENVIRONMENT["NPROC"]:
         late.append("NPROC")
     os.environ["NPROC"] = ENVIRONMENT["NPROC"]
-    from pp_testbed.engine.local import use_compilation_cache
-
     use_compilation_cache()
     if not late:
         return ""
@@ -64,3 +63,14 @@ def _programs() -> Any:
     from pp_testbed.engine.programs import Programs
 
     return Programs()
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk, unless the user's JAX settings say where or that not."""
+    import jax
+
+    settings: Any = jax.config
+    if settings.jax_compilation_cache_dir is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "pp_testbed" / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

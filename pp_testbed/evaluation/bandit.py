@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import Finite, Posterior
+from pp_testbed.inference.posterior import Finite, Posterior
 from pp_testbed.models.base import Array, Environment, Model, Task, pytree_dataclass
 
 CAPACITY = 10_000  # observations that are kept for training

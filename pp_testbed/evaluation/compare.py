@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.diagnostics import by_chain, differences, effective_size, probe_inputs
+from pp_testbed.evaluation.diagnostics import effective_size
 from pp_testbed.evaluation.evaluator import Terms, stderr_of_mean, terms_of
 from pp_testbed.evaluation.joint import jackknife
-from pp_testbed.inference.base import as_posterior, log_weights_of
+from pp_testbed.inference.arviz import by_chain, differences, probe_inputs
+from pp_testbed.inference.posterior import as_posterior, log_weights_of
 from pp_testbed.models.base import Array, check_key
 
 POINTS = 250  # functions of a posterior in the two-sample tests, at most

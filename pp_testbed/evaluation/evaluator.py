@@ -20,7 +20,7 @@ from jax.scipy.special import logsumexp
 from pp_testbed.errors import UsageError, check_whole
 from pp_testbed.evaluation import joint
 from pp_testbed.evaluation.scores import COLUMNS, SCORES, Scores
-from pp_testbed.inference.base import (
+from pp_testbed.inference.posterior import (
     Finite,
     Posterior,
     Sampled,

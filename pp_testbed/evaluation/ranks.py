@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pp_testbed.inference.base import Finite
+from pp_testbed.inference.posterior import Finite
 from pp_testbed.models.base import Array
 
 NUM_PROBES = 4

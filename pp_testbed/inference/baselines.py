@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pp_testbed.inference.base import Finite, Sampled
+from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits, sample_latents
 
 

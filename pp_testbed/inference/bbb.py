@@ -13,18 +13,18 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import TraceMeanField_ELBO
 
-from pp_testbed.inference.base import (
+from pp_testbed.inference.map_ensemble import Agent
+from pp_testbed.inference.options import (
     NOT_NEGATIVE,
     POSITIVE,
     SHARE,
-    Sampled,
     Sweep,
     at_once,
     check_choice,
     check_positive,
     check_within,
 )
-from pp_testbed.inference.map_ensemble import Agent
+from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.svi import Trainable, Training
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh
 from pp_testbed.models.mlp import AgentMLP

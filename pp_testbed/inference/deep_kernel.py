@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jax.tree_util import Partial
 
-from pp_testbed.inference.base import POSITIVE, Sampled, Sweep, check_within
 from pp_testbed.inference.map_ensemble import Trained
+from pp_testbed.inference.options import POSITIVE, Sweep, check_within
+from pp_testbed.inference.posterior import Sampled
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 

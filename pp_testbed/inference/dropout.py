@@ -10,8 +10,8 @@ import numpyro
 import numpyro.distributions as dist
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sweep, method_name
 from pp_testbed.inference.epistemic import EpistemicAgent, Index
+from pp_testbed.inference.options import Sweep, method_name
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import ACTIVATIONS, AgentMLP
 

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pp_testbed.inference.base import Sweep, check_positive
 from pp_testbed.inference.epistemic import EpistemicAgent, Index
 from pp_testbed.inference.hypermodel import gaussian_index
+from pp_testbed.inference.options import Sweep, check_positive
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 from jax.tree_util import Partial
 from numpyro import handlers
 
-from pp_testbed.inference.base import Sampled, at_once, check_positive
 from pp_testbed.inference.map_ensemble import Trained, points
+from pp_testbed.inference.options import at_once, check_positive
+from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.svi import Trainable, Training
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh_observations
 

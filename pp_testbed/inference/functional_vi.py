@@ -12,7 +12,7 @@ from numpyro import handlers
 from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.elbo import ELBO
 
-from pp_testbed.inference.base import Sweep, at_once, check_positive
+from pp_testbed.inference.options import Sweep, at_once, check_positive
 from pp_testbed.inference.svi import SVI
 from pp_testbed.models.base import Array, Params, Program, Task, pytree_dataclass, read_logits, sample_latents
 

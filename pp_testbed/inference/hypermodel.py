@@ -12,9 +12,9 @@ import numpyro.distributions as dist
 from jax.scipy.stats import norm
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sweep, check_choice, check_positive, method_name
 from pp_testbed.inference.epistemic import EpistemicAgent, Index
 from pp_testbed.inference.map_ensemble import BOOTSTRAPS
+from pp_testbed.inference.options import Sweep, check_choice, check_positive, method_name
 from pp_testbed.inference.svi import Learner
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP, layer_shapes, mlp

@@ -13,9 +13,10 @@ from jax.tree_util import Partial
 from numpyro import handlers
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Sampled, Sweep, check_choice
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import Target, normal_prior
+from pp_testbed.inference.options import Sweep, check_choice
+from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.subspace import Subspace, last_layer
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
 

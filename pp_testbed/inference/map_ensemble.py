@@ -20,15 +20,8 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
-from pp_testbed.inference.base import (
-    POSITIVE,
-    Finite,
-    Sweep,
-    at_once,
-    check_choice,
-    check_positive,
-    check_within,
-)
+from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_choice, check_positive, check_within
+from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.svi import Learner, Trainable, Training, fit
 from pp_testbed.models.base import (
     Array,

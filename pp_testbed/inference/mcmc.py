@@ -20,7 +20,8 @@ from numpyro import handlers
 from numpyro.infer.util import constrain_fn, potential_energy, unconstrain_fn
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, check_positive, divisor
+from pp_testbed.inference.options import check_positive
+from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.models.base import (
     Array,
     Params,

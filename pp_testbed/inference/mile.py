@@ -10,9 +10,10 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sweep, at_once, check_positive, divisor
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import MCLMC, Target
+from pp_testbed.inference.options import Sweep, at_once, check_positive
+from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.models.base import Array, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 

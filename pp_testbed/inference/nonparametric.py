@@ -10,7 +10,8 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
-from pp_testbed.inference.base import Plain, Sweep, check_choice, check_positive, finite
+from pp_testbed.inference.options import Sweep, check_choice, check_positive
+from pp_testbed.inference.posterior import Plain, finite
 from pp_testbed.models.base import Array, Task
 
 BOUNDS = 0.01, 0.99  # of probabilities, as in the paper: an infinite KL would hide all else

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pp_testbed.inference.base import Sweep
 from pp_testbed.inference.map_ensemble import EnsemblePlus
+from pp_testbed.inference.options import Sweep
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
 

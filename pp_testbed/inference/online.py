@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Posterior, method_name, problems_at_once
+from pp_testbed.inference.options import method_name, problems_at_once
+from pp_testbed.inference.posterior import Posterior
 from pp_testbed.models.base import Array, Task
 
 

@@ -19,18 +19,17 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import (
+from pp_testbed.inference.mcmc import Chains, Target
+from pp_testbed.inference.options import (
     BELOW_ONE,
     POSITIVE,
-    Finite,
     Sweep,
     at_once,
     check_choice,
     check_positive,
     check_within,
-    divisor,
 )
-from pp_testbed.inference.mcmc import Chains, Target
+from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
 from pp_testbed.models.mlp import AgentMLP

@@ -11,7 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.inference.base import METHODS, method, method_name, with_options
+from pp_testbed.inference.options import method_name, with_options
+from pp_testbed.inference.registry import METHODS, method
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class MethodSpec:
     Attributes:
         text: a name, or `file.py:NAME`.
         options: what `--set` changes.
-        preset: as for `inference.base.method`.
+        preset: as for `inference.registry.method`.
         source: of the file, where that need not be there: a spec that travels.
 
     Examples:

@@ -23,9 +23,10 @@ from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoIAFNormal
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sampled, Sweep, at_once, check_choice, check_positive
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import EllipticalSlice, Target, normal_prior
+from pp_testbed.inference.options import Sweep, at_once, check_choice, check_positive
+from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.inference.svi import GuideSampler, Training, fit, with_keywords
 from pp_testbed.inference.swag import SGD, path_of_sgd
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits

@@ -32,7 +32,8 @@ from numpyro.infer.autoguide import (
 from numpyro.primitives import Messenger
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import POSITIVE, Sampled, Sweep, at_once, check_positive, check_within
+from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_positive, check_within
+from pp_testbed.inference.posterior import Sampled
 from pp_testbed.models.base import (
     Array,
     Params,

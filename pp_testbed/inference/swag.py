@@ -11,17 +11,10 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import (
-    POSITIVE,
-    Sampled,
-    Sweep,
-    at_once,
-    check_positive,
-    check_within,
-    method_name,
-)
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import Target
+from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_positive, check_within, method_name
+from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass
 

@@ -12,8 +12,9 @@ from blackjax.vi.svgd import median_heuristic, rbf_kernel
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.base import Finite, Sampled, Sweep, at_once, check_positive
 from pp_testbed.inference.mcmc import Target
+from pp_testbed.inference.options import Sweep, at_once, check_positive
+from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_logits
 
 

@@ -6,20 +6,16 @@ Text of users (names of methods, errors) is escaped by the template. The numbers
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
@@ -34,7 +30,6 @@ from pp_testbed.report import plots
 from pp_testbed.report.leaderboard import (
     COLUMNS,
     OPTIONAL,
-    as_text,
     exact_cells,
     exact_scores,
     leaderboard,
@@ -43,47 +38,12 @@ from pp_testbed.report.leaderboard import (
     without_superseded,
     words_on_incomplete,
 )
+from pp_testbed.report.parts import Cell, Section, Table, pictures_of, sortable, table_of
 from pp_testbed.studies.reference_files import references as shipped_references
 from pp_testbed.studies.scoring import RESULTS
 
 MARK = "<!doctype html>\n<!-- a report of pp_testbed -->"  # files that begin like this may be replaced
 LEVEL = 0.95  # of the interval that must not have 0 in it for a difference to be bold
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table: what it says, what it is sorted by, and an error bar in percent of the column."""
-
-    text: str
-    value: float | str | None = None
-    bar: tuple[float, float, float] | None = None  # low, middle and high
-    is_strong: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table that can be sorted, and saved as CSV."""
-
-    name: str
-    heads: list[str]
-    rows: list[list[Cell]]
-    frame: pd.DataFrame
-
-    @property
-    def csv(self) -> str:
-        """The table's numbers in full, as an address that needs no network."""
-        return _address(self.frame.to_csv(index=False).encode(), "text/csv")
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, what it means, its pictures and tables."""
-
-    title: str
-    text: str
-    tables: list[Table] = field(default_factory=list)
-    pictures: list[tuple[str, str]] = field(default_factory=list)  # addresses, and words in their place
-    notes: list[str] = field(default_factory=list)
 
 
 def write_report(
@@ -188,13 +148,13 @@ def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
         text += " There is one seed of each kind of problem here: the errors are between all problems."
     if words := words_on_incomplete(board):
         text += f" {words}"
-    return Section("Leaderboard", text, [_table("leaderboard", board, ["method", "problems"], shown)])
+    return Section("Leaderboard", text, [table_of("leaderboard", board, ["method", "problems"], shown)])
 
 
 def _comparison(
     frame: pd.DataFrame, good: pd.DataFrame, order: list[str], baseline: str, references: pd.DataFrame
 ) -> Section:
-    pictures, notes = _pictures(
+    pictures, notes = pictures_of(
         {
             f"Scores relative to {baseline}": lambda: plots.agents(frame, baseline, references=references),
             "One label against ten": lambda: plots.marginal_joint(frame, references=references),
@@ -218,7 +178,7 @@ def _differences(good: pd.DataFrame, order: list[str]) -> Table:
         (value, error, freedom), (low, high) = found, found.interval(LEVEL)
         is_strong = low > 0.0 or high < 0.0
         for pair, sign in (((one, other), 1.0), ((other, one), -1.0)):
-            cells[pair] = Cell(with_error(sign * value, error), _number(sign * value), is_strong=is_strong)
+            cells[pair] = Cell(with_error(sign * value, error), sortable(sign * value), is_strong=is_strong)
         long.append({"method": one, "other": other, "difference": value, "stderr": error, "df": freedom})
     rows = [[Cell(one, one), *(cells[one, other] for other in names)] for one in names]
     return Table("differences of d¹⁰", ["method", *(f"− {name}" for name in names)], rows, pd.DataFrame(long))
@@ -231,7 +191,7 @@ def _breakdown(frame: pd.DataFrame, order: list[str], references: pd.DataFrame) 
         if frame[column].nunique() > 1:
             board = leaderboard(frame, [column], references=references)
             tables.append(_across(board, column, word, "kl_joint", order))
-    pictures, notes = _pictures(
+    pictures, notes = pictures_of(
         {
             "Scores against the number of data": lambda: plots.data(frame, references=references),
             "Scores against the temperature": lambda: plots.temperature(frame, references=references),
@@ -250,7 +210,7 @@ def _across(board: pd.DataFrame, column: str, word: str, score: str, order: Sequ
         pairs = zip(cells[score], cells[score + "_stderr"], strict=True)
         number, total = int(cells.problems.sum()), board.groupby(column).problems.max().sum()
         name = method if number == total else f"{method} ({number} problems)"
-        rows.append([Cell(name, name), *(Cell(with_error(*pair), _number(pair[0])) for pair in pairs)])
+        rows.append([Cell(name, name), *(Cell(with_error(*pair), sortable(pair[0])) for pair in pairs)])
     head = f"{word} ="
     names = [column, "method", "problems", score, score + "_stderr"]
     return Table(f"by {word}", [f"method \\ {head}", *(f"{value:g}" for value in values)], rows, board[names])
@@ -294,7 +254,7 @@ def _gaps(known: pd.DataFrame, exact: pd.DataFrame) -> Table:
         )
     table = pd.DataFrame(rows).sort_values("gap", ignore_index=True)
     columns = {"gap": "d¹⁰ − NUTS", "bias": "of which bias by finite draws, less that of NUTS"}
-    return _table("gap", table, ["method", "problems"], columns)
+    return table_of("gap", table, ["method", "problems"], columns)
 
 
 def _calibration(calibrations: Sequence[Any]) -> Section:
@@ -308,17 +268,17 @@ def _calibration(calibrations: Sequence[Any]) -> Section:
         return Section(title, text)
     made = [calibration for _, calibration in calibrations]
     frame = pd.DataFrame([calibration.asdict() for calibration in made])
-    pictures, notes = _pictures({"Ranks of the truth": lambda: plots.calibration_ranks(made)})
+    pictures, notes = pictures_of({"Ranks of the truth": lambda: plots.calibration_ranks(made)})
     text = (
         "Simulation-based calibration: over fresh problems the rank of the truth among a posterior's draws "
         "must be uniform."
     )
     columns = {name: name.replace("_", " ") for name in frame.columns if name != "method"}
-    return Section(title, text, [_table("calibration", frame, ["method"], columns)], pictures, notes)
+    return Section(title, text, [table_of("calibration", frame, ["method"], columns)], pictures, notes)
 
 
 def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> Section:
-    pictures, notes = _pictures({"Score against cost": lambda: plots.cost(frame, references=references)})
+    pictures, notes = pictures_of({"Score against cost": lambda: plots.cost(frame, references=references)})
     rows = [
         {
             "method": label,
@@ -346,7 +306,7 @@ def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> 
         "Below and to the left is better."
     )
     return Section(
-        "Cost against quality", text, [_table("cost", table, ["method"], columns)], pictures, notes
+        "Cost against quality", text, [table_of("cost", table, ["method"], columns)], pictures, notes
     )
 
 
@@ -374,7 +334,7 @@ def _diagnostics(good: pd.DataFrame) -> Section:
         "finite number of draws adds in expectation, by the jackknife. An ensemble is no draw, and has none."
     )
     return Section(
-        "How well it was measured", text, [_table("diagnostics", pd.DataFrame(rows), ["method"], columns)]
+        "How well it was measured", text, [table_of("diagnostics", pd.DataFrame(rows), ["method"], columns)]
     )
 
 
@@ -387,7 +347,7 @@ def _failures(frame: pd.DataFrame) -> Section:
         for (label, error), cells in failed.groupby(["method", "error"], sort=False, dropna=False)
     ]
     columns = {"cells": "cells", "such as": "such as", "error": "error"}
-    table = _table("failures", pd.DataFrame(groups), ["method"], columns)
+    table = table_of("failures", pd.DataFrame(groups), ["method"], columns)
     return Section("Failures", "Cells that failed are left out of every mean.", [table])
 
 
@@ -401,9 +361,11 @@ def _repetition(frame: pd.DataFrame) -> Section:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(about.items()))
         rows.append({"cells": int(cells), "command": command, "machine": machine, "versions": versions})
     columns = {name: name for name in ("command", "machine", "versions")}
-    commands = _table("what made them", pd.DataFrame(rows), ["cells"], columns)
+    commands = table_of("what made them", pd.DataFrame(rows), ["cells"], columns)
     configs = frame.drop_duplicates(["method", "version", "config"])[["method", "version", "config"]]
-    options = _table("configurations", configs, ["method"], {"version": "version", "config": "configuration"})
+    options = table_of(
+        "configurations", configs, ["method"], {"version": "version", "config": "configuration"}
+    )
     grid = "; ".join(
         f"{sign} = {', '.join(f'{value:g}' for value in sorted(frame[column].unique()))}"
         for sign, column in (("d", "input_dim"), ("T", "num_train"), ("ρ", "temperature"))
@@ -435,73 +397,3 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def _table(name: str, frame: pd.DataFrame, groups: list[str], columns: dict[str, str]) -> Table:
-    """A table of a frame: columns with a `_stderr` get error bars, all on the scale of their column."""
-    bars = {column: _bars(frame, column) for column in columns if column + "_stderr" in frame}
-    rows = []
-    for i, row in enumerate(frame.to_dict("records")):
-        cells = [_cell(row[group]) for group in groups]
-        if row.get("failed") and "problems" in groups:
-            cells[-1] = Cell(f"{row['problems']} (+{row['failed']} failed)", row["problems"])
-        for column in columns:
-            if column in bars:
-                text = with_error(row[column], row[column + "_stderr"])
-                cells.append(Cell(text, _number(row[column]), bars[column][i]))
-            else:
-                cells.append(_cell(row[column]))
-        rows.append(cells)
-    return Table(name, [*groups, *columns.values()], rows, frame)
-
-
-def _cell(value: Any) -> Cell:
-    if isinstance(value, bool | np.bool_):
-        return Cell("yes" if value else "no", int(value))
-    if isinstance(value, float):
-        return Cell(as_text(value), _number(value))
-    return Cell(str(value), value)
-
-
-def _number(value: float) -> float | str | None:
-    """A number to sort by, as JavaScript has it; None, which is last, where there is none."""
-    if np.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return None if np.isnan(value) else float(value)
-
-
-def _bars(frame: pd.DataFrame, column: str) -> list[tuple[float, float, float] | None]:
-    """Low end, middle and high end of each error bar, in percent of the column's width."""
-    values = frame[column].to_numpy(dtype=float)
-    errors = np.nan_to_num(frame[column + "_stderr"].to_numpy(dtype=float))
-    finite = np.isfinite(values) & np.isfinite(errors)
-    if finite.sum() < 2:
-        return [None] * len(frame)
-    low, high = (values - errors)[finite].min(), (values + errors)[finite].max()
-    scale = 100.0 / max(high - low, 1e-12)
-    ends = np.stack([values - errors, values, values + errors], axis=1)
-    places = np.round((ends - low) * scale, 2)
-    return [tuple(map(float, row)) if good else None for row, good in zip(places, finite, strict=True)]  # type: ignore[misc]
-
-
-def _pictures(drawers: dict[str, Callable[[], Any]]) -> tuple[list[tuple[str, str]], list[str]]:
-    """The pictures that can be drawn, and why others cannot."""
-    pictures, notes = [], []
-    for words, draw in drawers.items():
-        try:
-            axes = draw()
-        except UsageError as error:
-            notes.append(f"{words} are not drawn: {error}.")
-            continue
-        figure = np.array(axes, dtype=object).flat[0].figure
-        buffer = io.BytesIO()
-        with plots.style():
-            figure.savefig(buffer, format="svg", metadata={"Date": None})
-        plt.close(figure)
-        pictures.append((_address(buffer.getvalue(), "image/svg+xml"), words))
-    return pictures, notes
-
-
-def _address(content: bytes, kind: str) -> str:
-    """Content as an address that needs no network."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -29,7 +29,8 @@ from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.acquisition import PRIORITIES, Candidates, reorder
 from pp_testbed.evaluation.evaluator import Evaluation, evaluate
-from pp_testbed.inference.base import as_posterior, log_weights_of, method_name, problems_at_once
+from pp_testbed.inference.options import method_name, problems_at_once
+from pp_testbed.inference.posterior import as_posterior, log_weights_of
 from pp_testbed.inference.specs import resolve, sent
 from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.suites import Suite

@@ -32,8 +32,10 @@ from pp_testbed.engine.store import ALWAYS, GOOD, MAYBE, OK, Column, Layout, Sto
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.bandit import CAPACITY, State, World, begin, canonical, play, selection
-from pp_testbed.inference.base import METHODS, Finite, method_name, problems_at_once, with_options
 from pp_testbed.inference.online import in_dimensions, online
+from pp_testbed.inference.options import method_name, problems_at_once, with_options
+from pp_testbed.inference.posterior import Finite
+from pp_testbed.inference.registry import METHODS
 from pp_testbed.inference.specs import MethodSpec, sent
 from pp_testbed.models.base import Array, Environment, no_labels, pytree_dataclass, sample_latents
 from pp_testbed.problems.synthetic import family, key_of, make_model

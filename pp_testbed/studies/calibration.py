@@ -37,7 +37,8 @@ from pp_testbed.evaluation.ranks import (
     normalised_rank,
     thinned,
 )
-from pp_testbed.inference.base import log_weights_of, method_name, num_rows, problems_at_once
+from pp_testbed.inference.options import method_name, num_rows, problems_at_once
+from pp_testbed.inference.posterior import log_weights_of
 from pp_testbed.inference.specs import resolve, sent
 from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.synthetic import Problem, problem

@@ -25,11 +25,12 @@ from jax.tree_util import Partial
 from pp_testbed.engine.identity import config_hash, config_text, renewed
 from pp_testbed.engine.store import cell_id, file_words, write_whole
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.diagnostics import Diagnostics, arviz_object, probe_inputs
+from pp_testbed.evaluation.diagnostics import Diagnostics
 from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.evaluation.scores import Scores
-from pp_testbed.inference.base import divisor
+from pp_testbed.inference.arviz import arviz_object, probe_inputs
 from pp_testbed.inference.mcmc import NUTS, Chains
+from pp_testbed.inference.posterior import divisor
 from pp_testbed.models.base import read_logits
 from pp_testbed.problems.synthetic import Problem
 from pp_testbed.problems.synthetic import problem as named_problem

@@ -33,10 +33,12 @@ from pp_testbed.engine.store import ALWAYS, GOOD, Column, Layout, create_directo
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.compare import compare
-from pp_testbed.evaluation.diagnostics import diagnose_values, probe_inputs, probe_values
+from pp_testbed.evaluation.diagnostics import diagnose_values, probe_values
 from pp_testbed.evaluation.evaluator import Evaluation, Terms, evaluate, score_inputs, scores_of, summarise
-from pp_testbed.inference.base import Finite, method_name
+from pp_testbed.inference.arviz import probe_inputs
 from pp_testbed.inference.mcmc import NUTS, Chains
+from pp_testbed.inference.options import method_name
+from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.specs import resolve
 from pp_testbed.models.base import read_logits
 from pp_testbed.problems.suites import Suite

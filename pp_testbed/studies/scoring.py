@@ -36,7 +36,7 @@ from pp_testbed.evaluation.evaluator import (
     words_on_nan,
 )
 from pp_testbed.evaluation.scores import COLUMNS, Scores
-from pp_testbed.inference.base import method_name, num_rows, problems_at_once
+from pp_testbed.inference.options import method_name, num_rows, problems_at_once
 from pp_testbed.inference.specs import resolve, sent
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite

@@ -30,14 +30,8 @@ from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.aggregate import mean_score
 from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.evaluation.scores import METRICS
-from pp_testbed.inference.base import (
-    METHODS,
-    method_name,
-    option_value,
-    options_of,
-    read_presets,
-    with_options,
-)
+from pp_testbed.inference.options import method_name, option_value, options_of, with_options
+from pp_testbed.inference.registry import METHODS, read_presets
 from pp_testbed.inference.specs import MethodSpec, resolve
 from pp_testbed.problems.suites import tuning_suite
 from pp_testbed.studies.scoring import configuration, run
@@ -152,15 +146,14 @@ def tune(
     Args:
         method: a name, `file.py:NAME`, a `MethodSpec` or a dataclass with `fit(key, task)`. Its sweep is its
             attribute `sweep`; options that are given are held.
-        suite: a suite; its grid with seeds 1000 and 1001 is what methods are tuned on.
+        suite: its grid with seeds 1000 and 1001 is what methods are tuned on.
         sampler: one of `SAMPLERS`.
-        trials: different options that it tries in all, with the defaults; the whole grid, or 30, if None.
+        trials: different options that are tried in all; the whole grid, or 30, if None.
         metric: one of `METRICS`.
         study: of a sampler, a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal`
             if None. Cells are kept in the directory `cells` beside it.
         grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
-        seed: of the sampler.
-        jobs, executor, progress, config: as for `run`.
+        seed: of the sampler; the others are as for `run`.
 
     Examples:
         >>> len(tune("knn", suite="smoke", grid={"k": [1, 10]}, progress=False).table())  # and the default
@@ -186,12 +179,11 @@ def tune(
     if sampler == "grid":
         found, elsewhere = runs.grid(distinct_points(made, space)[:trials]), 0
     else:
-        shared = SharedTrials(
-            _open(runs, path, problems.name, sampler, space), sampler, seed, space, trials or NUM_TRIALS
-        )
+        opened = _open(runs, path, problems.name, sampler, space)
+        shared = SharedTrials(opened, sampler, seed, space, trials or NUM_TRIALS)
         runs.sampled(shared)
         found, elsewhere = shared.table(), shared.elsewhere()
-    held = dict(spec.options) if isinstance(spec, MethodSpec) else {}
+    held = dict(getattr(spec, "options", ()))
     defaults = {option: as_text(options_of(made)[option]) for one in space for option in one}
     return Tuning(method_name(made), problems.name, metric, sampler, held, defaults, found, elsewhere)
 

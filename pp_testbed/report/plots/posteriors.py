@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.evaluator import evaluate
 from pp_testbed.evaluation.ranks import LEVEL, QUANTITIES, Calibration, band, ecdf_gap
-from pp_testbed.inference.base import log_weights_of
+from pp_testbed.inference.posterior import log_weights_of
 from pp_testbed.report.plots.style import FIELD, PALETTE, panels, plain, style, styles
 
 EXTENT, RESOLUTION = 3.0, 81  # of the square of inputs that is shown, and its pixels per side

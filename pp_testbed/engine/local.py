@@ -42,8 +42,8 @@ class Local:
         if self.processes:
             yield from _in_workers(run, queue, scratch, min(self.processes, len(queue)))
             return
-        programs = Programs()
-        while job := queue.take(set()):
+        programs, known = Programs(), set[Any]()
+        while job := queue.take(known):
             for place, event in perform(run, job.messages, scratch, programs):
                 yield job.batches[place], event
 

@@ -96,7 +96,7 @@ def online(method: Any) -> Any:
     """A method as one that learns online: itself, or `Refreshed`.
 
     Examples:
-        >>> from pp_testbed.inference.base import method
+        >>> from pp_testbed.inference.registry import method
         >>> online(method("mlp")).name, type(online(method("nuts"))).__name__
         ('mlp', 'Refreshed')
     """

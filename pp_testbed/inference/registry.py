@@ -26,8 +26,8 @@ _SVI = f"{_HERE}.svi"
 _MCMC = f"{_HERE}.mcmc"
 _SGMCMC = f"{_HERE}.sgmcmc"
 METHODS = {
-    "uniform": Entry("pp_testbed.inference.baselines:Uniform", {}, "every class equally likely everywhere"),
-    "prior": Entry("pp_testbed.inference.baselines:Prior", {}, "the prior predictive: no data seen"),
+    "uniform": Entry(f"{_HERE}.baselines:Uniform", {}, "every class equally likely everywhere"),
+    "prior": Entry(f"{_HERE}.baselines:Prior", {}, "the prior predictive: no data seen"),
     "logistic": Entry(f"{_MAP}:Ensemble", {"hidden": (), "size": 1}, "MAP logistic regression"),
     "mlp": Entry(f"{_MAP}:Ensemble", {"size": 1}, "one MAP network: training with weight decay"),
     "ensemble": Entry(f"{_MAP}:Ensemble", {}, "MAP networks from many starts"),
@@ -53,8 +53,8 @@ METHODS = {
     "multi-swag": Entry(f"{_HERE}.swag:SWAG", {"size": 10}, "a mixture of ten of them"),
     "subspace-ess": Entry(f"{_HERE}.subspace:SubspaceSlice", {}, "slice sampling where training went"),
     "mile": Entry(f"{_HERE}.mile:MILE", {}, "microcanonical Langevin chains from an ensemble's members"),
-    "pathfinder": Entry(f"{_HERE}.variational:Pathfinder", {}, "normals along the paths of L-BFGS"),
-    "svgd": Entry(f"{_HERE}.variational:SVGD", {}, "Stein variational gradient descent"),
+    "pathfinder": Entry(f"{_HERE}.pathfinder:Pathfinder", {}, "normals along the paths of L-BFGS"),
+    "svgd": Entry(f"{_HERE}.svgd:SVGD", {}, "Stein variational gradient descent"),
     "deep-kernel": Entry(f"{_HERE}.deep_kernel:DeepKernel", {}, "a Gaussian process on the last layer"),
     "knn": Entry(f"{_HERE}.nonparametric:Knn", {}, "nearest neighbours"),
     "random-forest": Entry(f"{_HERE}.nonparametric:RandomForest", {}, "a random forest"),

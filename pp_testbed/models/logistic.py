@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
+from pp_testbed.errors import UsageError
 from pp_testbed.models.base import Array, check_model, observe, pytree_dataclass
 
 
@@ -30,6 +31,18 @@ class LogisticRegression:
     @property
     def num_classes(self) -> int:
         return 2
+
+    @property
+    def words(self) -> list[str]:
+        """What a name says of it besides its dimension."""
+        return []
+
+    @classmethod
+    def options_of(cls, words: list[str]) -> dict[str, Any]:
+        """The options that such words say."""
+        if words:
+            raise UsageError(f"{words[0]!r} is no option of logistic regression")
+        return {}
 
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
         prior = dist.Normal(0.0, 1.0).expand((self.input_dim,)).to_event(1)

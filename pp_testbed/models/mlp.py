@@ -8,6 +8,7 @@ decay. Both are NumPyro models; both end in `models.base.observe`.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from numbers import Integral
@@ -21,6 +22,7 @@ import numpyro.distributions as dist
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.models.base import Array, Params, check_model, observe, pytree_dataclass
 
+INITS = ("truncated", "normal")
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "tanh": jnp.tanh,
@@ -108,8 +110,8 @@ class GenerativeMLP:
             raise UsageError(f"hidden is {self.hidden!r}; expected numbers of units, as in (50, 50)")
         if self.activation not in ACTIVATIONS:
             raise unknown("activation", self.activation, ACTIVATIONS)
-        if self.init not in ("truncated", "normal"):
-            raise unknown("init", self.init, ("truncated", "normal"))
+        if self.init not in INITS:
+            raise unknown("init", self.init, INITS)
 
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
         shapes = layer_shapes(self.input_dim, self.hidden, self.num_classes)
@@ -120,6 +122,31 @@ class GenerativeMLP:
             params[f"w{layer}"] = spread(base) / jnp.sqrt(fan_in)
         params["b0"] = _normal("b0_base", (shapes[0][1],)) / jnp.sqrt(self.input_dim)
         return observe(mlp(params, x, self.activation) / self.temperature, y, num_train)
+
+    @property
+    def words(self) -> list[str]:
+        """What a name says of it besides its dimension: what is not usual."""
+        hidden = "h" + "x".join(map(str, self.hidden))
+        usual = {
+            f"K{self.num_classes}": "K2",
+            hidden: "h50x50",
+            self.activation: "relu",
+            self.init: "truncated",
+        }
+        return [word for word, common in usual.items() if word != common]
+
+    @classmethod
+    def options_of(cls, words: list[str]) -> dict[str, Any]:
+        """The options that such words say."""
+        options: dict[str, Any] = {}
+        for word in words:
+            if re.fullmatch(r"K\d+", word):
+                options["num_classes"] = int(word[1:])
+            elif re.fullmatch(r"h\d+(x\d+)*", word):
+                options["hidden"] = tuple(map(int, word[1:].split("x")))
+            else:
+                options["init" if word in INITS else "activation"] = word
+        return options
 
     def inputs(self, key: Array, num: int) -> Array:
         """Draw inputs [num, d] from their distribution, N(0, I_d)."""

@@ -137,27 +137,23 @@ def _draw(model: Model, keys: Keys, size: int) -> tuple[Array, Array, Environmen
     return x, environment.labels(keys.labels, x), environment
 
 
+MODELS: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression}
+UNSAID = "mlp"  # the model that names do not say
+
+
 def family(model: Any) -> str:
     """The model's part of a name: `2d`, `10d-K3-h20x20-tanh-normal`, `logistic-100d`."""
-    if type(model) is LogisticRegression:
-        return f"logistic-{model.input_dim}d"
-    if type(model) is not GenerativeMLP:
+    kind = next((name for name, made in MODELS.items() if made is type(model)), None)
+    if kind is None:
         raise UsageError(f"{type(model).__name__} has no name: a problem's model is one of pp_testbed's own")
-    parts = [f"{model.input_dim}d"]
-    if model.num_classes != 2:
-        parts.append(f"K{model.num_classes}")
-    if model.hidden != (50, 50):
-        parts.append("h" + "x".join(map(str, model.hidden)))
-    parts += [word for word in (model.activation, model.init) if word not in ("relu", "truncated")]
-    return "-".join(parts)
+    return "-".join([*[kind] * (kind != UNSAID), f"{model.input_dim}d", *model.words])
 
 
 def make_model(kind: str = "mlp", temperature: float | None = None, **options: Any) -> Any:
     """A generative model: "mlp" or "logistic", rho (0.1, or 0.01 for logistic, if None) and its options."""
-    models: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression}
-    if kind not in models:
-        raise unknown("model", kind, models)
-    known = [field for field in models[kind].__dataclass_fields__ if field != "temperature"]
+    if kind not in MODELS:
+        raise unknown("model", kind, MODELS)
+    known = [field for field in MODELS[kind].__dataclass_fields__ if field != "temperature"]
     for option in options:
         if option not in known:
             raise unknown(f"option of the {kind} model", option, ["num_train", "temperature", *known])
@@ -167,7 +163,7 @@ def make_model(kind: str = "mlp", temperature: float | None = None, **options: A
         if np.ndim(temperature) or isinstance(temperature, str | bool):
             raise UsageError(f"the temperature is {temperature!r}; expected a number")
         options["temperature"] = float(temperature)
-    return models[kind](**options)
+    return MODELS[kind](**options)
 
 
 def problem(
@@ -199,30 +195,22 @@ def problem(
 
 
 _NAME = re.compile(
-    r"(?:(?P<logistic>logistic)-)?(?P<input_dim>\d+)d(?P<options>(?:-[^/]+)?)"
+    r"(?:(?P<model>[a-z]+)-)?(?P<input_dim>\d+)d(?P<words>(?:-[^/]+)?)"
     r"/T(?P<num_train>\d+)-rho(?P<temperature>\d[\d.]*(?:e-\d+)?)-s(?P<seed>\d+)"
 )
 
 
 def _parse(name: str) -> Problem:
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
-    if not match:
+    kind = (match and match["model"]) or UNSAID
+    if not match or kind not in MODELS:
         raise UsageError(f"{name!r} does not name a problem; a name is like '2d/T100-rho0.1-s3'")
-    options: dict[str, Any] = {}
-    for word in match["options"].split("-")[1:]:
-        if re.fullmatch(r"K\d+", word):
-            options["num_classes"] = int(word[1:])
-        elif re.fullmatch(r"h\d+(x\d+)*", word):
-            options["hidden"] = tuple(map(int, word[1:].split("x")))
-        elif word == "normal":
-            options["init"] = word
-        else:
-            options["activation"] = word
+    options = MODELS[kind].options_of(match["words"].split("-")[1:])
     made = problem(
         num_train=int(match["num_train"]),
         temperature=float(match["temperature"]),
         seed=int(match["seed"]),
-        model=match["logistic"] or "mlp",
+        model=kind,
         input_dim=int(match["input_dim"]),
         **options,
     )

@@ -343,6 +343,7 @@ class Checkpoint:
             return
         leaves = {f"leaf{i}": _as_array(leaf) for i, leaf in enumerate(jax.tree.leaves(played.states))}
         arrays: dict[str, Any] = {**leaves, "regrets": played.regrets, "seconds": np.asarray(played.seconds)}
+        self.path.parent.mkdir(exist_ok=True)  # which another run, that has ended, may have removed
         write_whole(self.path, lambda file: np.savez(file, **arrays))
 
     def read(self, start: Played) -> Played:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -251,9 +251,10 @@ def _build(
     create_directory(pieces, "references")
     for cells in by_problem.values():  # which a build that was stopped at its very end has left
         assemble(cells[0])
-    left = [cell for cell in study.cells if not find(directory, cell.message.problem, settings_of(method))]
+    settings = settings_of(method)
+    left = [one for one in problems if not (directory / file_name(one, settings)).exists()]
     if left:
-        frame = run(replace(study, cells=left), pieces, executor, progress=progress, kept=assemble)
+        frame = run(sampling(left, method), pieces, executor, progress=progress, kept=assemble)
         if words := words_on_failures(frame):
             raise UsageError(words)
 
@@ -268,10 +269,10 @@ class Sampled(NamedTuple):
 
 def sampling(problems: Sequence[Problem], method: NUTS) -> Study:
     """The study of single chains. Versions are part of what they are: none are put together with others."""
-    cells = []
+    cells, made_by = [], versions()
     for problem in problems:
         for chain in range(method.num_chains):
-            text = config_text(revision=REVISION, method=method, chain=chain, versions=versions())
+            text = config_text(revision=REVISION, method=method, chain=chain, versions=made_by)
             head = head_of(problem, method_name(method) or "nuts", text, chain=chain)
             cells.append(Cell(head, Sampled(method, problem, chain), problem.padded_size))
     return Study(CHAINS, cells, sample, "chains")

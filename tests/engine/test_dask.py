@@ -95,6 +95,7 @@ def test_what_is_defined_here_travels_by_value(tmp_path, client):
     assert (run([Local()], tmp_path, executor=pt.Dask(client)).status == "ok").all()
 
 
+@pytest.mark.slow
 def test_every_study_runs_there(tmp_path, client):
     where = {"executor": pt.Dask(client), "progress": False}
     regrets = pt.bandit(["mlp"], steps=30, seeds=2, out=tmp_path / "bandits", **where)
@@ -111,6 +112,7 @@ def test_every_study_runs_there(tmp_path, client):
     assert len(tuned.trials) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_nothing_or_its_own_cells(tmp_path, client):
     once = user.KilledOnce(str(tmp_path / "once"))
     assert list(run([once], tmp_path / "a", executor=pt.Dask(client)).status) == ["ok", "ok"]
@@ -137,6 +139,7 @@ COMMAND += ["--methods", "ensemble,uniform", "--set", "ensemble.size=2", "--set"
 COMMAND += ["--inputs", "100", "--draws", "20"]
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_dies_loses_nothing(tmp_path):
     """One line, and the run goes on elsewhere: every cell once, with the same numbers."""
     address, made = start(tmp_path, workers=1)
@@ -160,6 +163,7 @@ def test_a_scheduler_that_dies_loses_nothing(tmp_path):
     assert len(kept) == 24
 
 
+@pytest.mark.slow
 def test_a_cluster_of_this_machine_is_started_and_ended(tmp_path):
     command = [*COMMAND, "--out", str(tmp_path / "out"), "--executor", "dask", "--jobs", "2"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -169,6 +173,7 @@ def test_a_cluster_of_this_machine_is_started_and_ended(tmp_path):
     assert "a worker was started" not in done.stderr
 
 
+@pytest.mark.slow
 def test_workers_of_a_cluster_end_with_the_command(tmp_path):
     """Also of one that is killed while they compute."""
     file = tmp_path / "pid"
@@ -220,7 +225,7 @@ def test_a_worker_says_what_it_is_too_late_for():
 
 
 def test_jobs_are_sized_by_what_was_measured():
-    """Single batches while nothing is known, then as many as take half a minute, but not all to one worker."""
+    """Single batches while nothing is known, then as many as take half a minute, but not all at once."""
     from pp_testbed.engine.jobs import Queue
     from pp_testbed.engine.study import Cell
 

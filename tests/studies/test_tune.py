@@ -97,10 +97,11 @@ def _tune_here(path):
     fast(path, sampler="random", trials=3)
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_study(tmp_path):
     """Fewer trials than one process takes at once: the other waits for them, and both end well."""
     path = tmp_path / "s.journal"
-    code = f"from tests.test_tune import _tune_here; _tune_here({str(path)!r})"
+    code = f"from tests.studies.test_tune import _tune_here; _tune_here({str(path)!r})"
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait(timeout=300) for process in processes] == [0, 0]
     trials = fast(path, sampler="random", trials=3).trials
@@ -182,6 +183,7 @@ def test_a_plain_class_has_nothing_to_tune(tmp_path):
         tune(Plain(), suite="smoke", grid=GRID, study=tmp_path / "s.journal", progress=False)
 
 
+@pytest.mark.slow
 def test_numbers_of_a_grid_span_a_range_for_samplers(tmp_path):
     grid = {"l2": ["0.1", "10"], "hidden": ["20", "30,30"]}
     found = tune(
@@ -198,6 +200,7 @@ def test_numbers_of_a_grid_span_a_range_for_samplers(tmp_path):
     assert {options["hidden"] for options in drawn} <= {"20", "30,30"}
 
 
+@pytest.mark.slow
 def test_options_that_a_method_refuses_are_failed_trials(tmp_path):
     spec = MethodSpec("swag", (("num_steps", "5"), ("sgd_steps", "1")))
     options = {"suite": "smoke", "sampler": "random", "trials": 3, "progress": False}

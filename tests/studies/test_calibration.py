@@ -110,6 +110,7 @@ class Quadrature:
 LOGISTIC = {"model": "logistic", "input_dim": 1, "temperature": 0.5, "num_train": 20, "progress": False}
 
 
+@pytest.mark.slow
 def test_the_exact_posterior_is_calibrated_and_a_tempered_one_is_not(tmp_path):
     exact = sbc(Quadrature(), out=tmp_path, **LOGISTIC)
     assert exact.passed

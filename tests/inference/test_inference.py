@@ -275,6 +275,7 @@ def test_bootstraps_have_mean_one():
         method("ensemble+", bootstrap="bernouli")
 
 
+@pytest.mark.slow
 def test_padded_and_unpadded_fits_agree():
     problem = pt.problem("2d/T3-rho0.1-s0")
     for name in ("mlp", "ensemble+"):
@@ -306,6 +307,7 @@ def test_prior_and_uniform():
     assert (np.abs(gap.mean(axis=0)) < 4 * gap.std(axis=0) / np.sqrt(4000)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_fits_and_is_a_pytree(name):
     made = method(name)

@@ -12,10 +12,10 @@ import pytest
 import pp_testbed as pt
 from pp_testbed.engine.identity import describe
 from pp_testbed.evaluation.aggregate import paired_difference
-from pp_testbed.report import page
+from pp_testbed.report import page, parts
 from pp_testbed.report.leaderboard import without_superseded
 from pp_testbed.studies.calibration import Calibration
-from tests.test_leaderboard import references_table, results
+from tests.report.test_leaderboard import references_table, results
 
 EXACT = references_table(
     [0.5],
@@ -185,7 +185,7 @@ def test_bold_is_for_a_t_interval_without_zero(shift, is_bold):
 
 def test_bars_span_their_column():
     table = pd.DataFrame({"a": [1.0, 3.0, np.inf, np.nan], "a_stderr": [1.0, 1.0, np.nan, np.nan]})
-    assert page._bars(table, "a") == [(0.0, 25.0, 50.0), (50.0, 75.0, 100.0), None, None]
+    assert parts._bars(table, "a") == [(0.0, 25.0, 50.0), (50.0, 75.0, 100.0), None, None]
     assert page._ranges([5, 0, 1, 2, 2]) == "0-2, 5"
 
 

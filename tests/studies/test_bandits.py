@@ -170,6 +170,7 @@ def test_learning_is_adam_on_the_published_loss():
     assert furthest(jax.jit(learnt)(method_)[1]) > 2e-3  # λ d √rho / t, five times as much, is another loss
 
 
+@pytest.mark.slow
 def test_learning_online_from_data_that_stay_is_training():
     """The same start and as many steps on the same data, whose gradients have no noise: what `fit` does."""
     history = history_of(model(), 40)
@@ -387,6 +388,7 @@ def test_without_a_folder_for_checkpoints_a_run_begins_anew():
     checkpoint.remove()
 
 
+@pytest.mark.slow
 def test_a_killed_process_goes_on(tmp_path):
     code = (
         "from pp_testbed.studies import bandits as b; b.SECONDS_BETWEEN_CHECKPOINTS = 0.0; b.CHUNK = 50;"

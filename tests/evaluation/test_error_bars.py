@@ -22,6 +22,7 @@ from pp_testbed.evaluation.evaluator import score, score_inputs
 from pp_testbed.inference.posterior import Plain
 from pp_testbed.report.decisions import log_correlation
 
+pytestmark = pytest.mark.slow
 KEY = jax.random.key(5)
 PROBLEM = pt.problem(model="logistic", input_dim=2, num_train=10, temperature=1.0)
 ENVIRONMENT = PROBLEM.environment
@@ -154,10 +155,16 @@ def suites(seeds, number, methods=2):
         level = spread * rng.normal(size=len(names))  # which methods share
         yield [
             pd.DataFrame(
-                {"problem": names, "kl_joint": 1.0 + level + 0.5 * spread * rng.normal(size=len(names))}
+                {"problem": names, "kind": kinds_of(names)}
+                | {"kl_joint": 1.0 + level + 0.5 * spread * rng.normal(size=len(names))}
             )
             for _ in range(methods)
         ]
+
+
+def kinds_of(names):
+    """Problems without their seeds."""
+    return [name.rpartition("-s")[0] for name in names]
 
 
 @pytest.mark.parametrize("seeds", [2, 10])
@@ -188,7 +195,11 @@ def test_regrets():
         common, own = rng.normal(size=(2, 20))
         values = {"mlp": np.exp(0.5 * common), "other": np.exp(0.5 * common + 0.5 * own)}
         frames = [
-            pd.DataFrame(row | {"problem": names, "method": method, "config_hash": method, "regret": regret})
+            pd.DataFrame(
+                row
+                | {"problem": names, "kind": kinds_of(names), "revision": 1, "method": method}
+                | {"config_hash": method, "regret": regret}
+            )
             for method, regret in values.items()
         ]
         found.append(pt.regrets(pd.concat(frames)).set_index("method").loc["other"])

@@ -129,6 +129,7 @@ def test_the_exact_posterior_has_no_excess():
     assert np.sqrt(np.mean(np.square(distances))) > 0.2  # and the claim is not too large either
 
 
+@pytest.mark.slow
 def test_sticky_chains_of_the_same_posterior_are_not_rejected():
     """Each draw is the one before with probability 0.4: both tests reject 5 % at 5 %."""
     rejected = []

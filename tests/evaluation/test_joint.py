@@ -112,6 +112,7 @@ def test_weights_are_multiplicities():
     np.testing.assert_allclose(weighted, kl(outcomes, truth, repeated)[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resampled", [False, True])
 def test_sampled_labels_agree_with_exact_over_200_posteriors(resampled):
     """Both estimate the same number: standardised differences have mean 0 and variance 1."""

@@ -216,6 +216,7 @@ def test_steps_fall_where_data_are_many():
     np.testing.assert_allclose(float(published.rate(100)), 1e-4 / 100, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "num_steps"), [("sghmc", 20_000), ("sgnht", 100_000)])
 def test_many_data_do_not_heat_a_chain(name, num_steps):
     """At T = 1000 and the default step: the spread of logistic regression's posterior is that by quadrature.

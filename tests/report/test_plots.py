@@ -123,6 +123,7 @@ def test_regimes_are_paired_by_problem(results):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_sweeps_of_guides_are_drawn(tmp_path):
     """A configuration may hold what is no number: the description of a guide."""
     made = [pt.method("mean-field", num_steps=5, learning_rate=rate, preset="paper") for rate in (1e-3, 1e-2)]

@@ -1,7 +1,5 @@
 """The runner and its store: nothing lost, nothing twice, and a failure costs its own cells."""
 
-import os
-import random
 import signal
 import subprocess
 import sys
@@ -218,60 +216,6 @@ def test_functions_defined_here_reach_workers(tmp_path):
             return pt.finite(lambda x: np.zeros((1, len(x), 2)))
 
     assert (run([Local()], tmp_path, jobs=1).status == "ok").all()
-
-
-COMMAND = [sys.executable, "-m", "pp_testbed", "run", "--suite", "2d-lite", "--limit", "12"]
-COMMAND += ["--methods", "ensemble,uniform", "--set", "ensemble.size=2", "--set", "ensemble.num_steps=20"]
-COMMAND += ["--inputs", "100", "--draws", "20", "--format", "csv"]
-
-
-def test_killed_runs_lose_nothing(tmp_path):
-    """Kill -9 at random moments (twenty, with PP_TESTBED_KILLS=20), then finish: as undisturbed."""
-    subprocess.run([*COMMAND, "--out", str(tmp_path / "calm")], check=True, capture_output=True)
-    rng, out = random.Random(int(time.time())), tmp_path / "killed"
-    for _ in range(int(os.environ.get("PP_TESTBED_KILLS", "2"))):
-        process = subprocess.Popen(
-            [*COMMAND, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        time.sleep(rng.uniform(1.0, 8.0))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    subprocess.run([*COMMAND, "--out", str(out)], check=True, capture_output=True)
-    calm, killed = Store(tmp_path / "calm", RESULTS).read(), Store(out, RESULTS).read()
-    assert len(killed) == 24
-    same(*(frame.drop(columns="provenance") for frame in (calm, killed)))  # commands of other directories
-    assert not pd.read_parquet(out).duplicated(["problem", "config_hash"]).any()
-
-
-def test_two_runs_into_one_directory(tmp_path):
-    both = [subprocess.Popen([*COMMAND, "--out", str(tmp_path)], stdout=subprocess.DEVNULL) for _ in range(2)]
-    assert [process.wait() for process in both] == [0, 0]
-    frame = Store(tmp_path, RESULTS).read()
-    assert len(frame) == 24
-    assert not frame.duplicated(["problem", "config_hash"]).any()
-    assert len(list(tmp_path.glob("*.parquet"))) == 24
-
-
-def test_truncated_and_foreign_files_are_named_and_ignored(tmp_path):
-    run(["uniform"], tmp_path)
-    good = sorted(tmp_path.iterdir())
-    (tmp_path / "notes.txt").write_text("mine")
-    good[0].write_bytes(good[0].read_bytes()[:500])
-    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
-    lines = []
-    frame = Store(tmp_path, RESULTS).read(lines.append)
-    assert len(frame) == 1
-    assert len(lines) == 3
-    for name in (good[0].name, "notes.txt", "other.parquet"):
-        assert any(name in line for line in lines)
-    assert len(run(["uniform"], tmp_path)) == 2
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_directory_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(pt.UsageError, match="cannot write results to"):
-        run(["uniform"], tmp_path / "file")
 
 
 def test_editing_a_method_makes_another_configuration(tmp_path):

@@ -65,6 +65,7 @@ def test_compare_prints_scores_beside_distances(tmp_path):
     assert figure.stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_bandits_are_played_drawn_and_correlated(tmp_path):
     names, bandits, results = "mlp,logistic,dropout,sgld", tmp_path / "bandits", tmp_path / "results"
     options = ["--steps", "30", "--seeds", "2", "--out", bandits, "--jobs", "1"]
@@ -107,7 +108,7 @@ def test_active_learning_prints_a_table(tmp_path):
 
 
 def test_active_learning_that_fails_after_its_first_budget_is_said(tmp_path):
-    file = Path(__file__).with_name("methods_for_tests.py")
+    file = Path(__file__).parent.parent / "methods_for_tests.py"
     options = ["--priorities", "uniform", "--budgets", "2,3", "--seeds", "0-1", "--jobs", "1"]
     result = call("active", "--methods", f"uniform,{file}:RAISES", *options, "--out", tmp_path)
     assert result.exit_code == 1

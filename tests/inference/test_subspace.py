@@ -19,13 +19,14 @@ import pp_testbed as pt
 from pp_testbed.inference.functional_vi import FunctionalVI, stein_score
 from pp_testbed.inference.laplace import best_precision, eigen, multinomial_root, normal_at
 from pp_testbed.inference.mcmc import EllipticalSlice, Target
+from pp_testbed.inference.pathfinder import Pathfinder
 from pp_testbed.inference.registry import method
 from pp_testbed.inference.subspace import Subspace, last_layer, principal_directions
+from pp_testbed.inference.svgd import SVGD
 from pp_testbed.inference.svi import FullRank, Training, fit
-from pp_testbed.inference.variational import SVGD, Pathfinder
 from pp_testbed.models.base import pytree_dataclass
 from pp_testbed.models.mlp import AgentMLP
-from tests.test_mcmc import Linear, assert_moments, by_chain, exact_linear, linear_task
+from tests.inference.test_mcmc import Linear, assert_moments, by_chain, exact_linear, linear_task
 
 KEY = jax.random.key(3)
 TASK = linear_task()
@@ -102,6 +103,7 @@ def agent_task():
     return pt.problem("2d/T30-rho0.5-s1000").task
 
 
+@pytest.mark.slow
 def test_laplace_of_a_linear_network_by_the_hessian():
     """Without hidden layers Gauss-Newton is Newton: the covariance is the inverse Hessian of the loss."""
     task = agent_task()
@@ -128,6 +130,7 @@ def test_laplace_on_the_last_layer_of_a_linear_network_is_laplace():
     assert_normal(np.asarray(last).reshape(20_000, -1), flat.mean(0), covariance, slack=0.03)
 
 
+@pytest.mark.slow
 def test_padding_does_not_change_laplace():
     problem = pt.problem("2d/T3-rho0.1-s1000")
     made = method("laplace", hidden=(5,), num_steps=300, preset="paper")
@@ -192,6 +195,7 @@ def plane_model(x, y=None):
         numpyro.sample("y", dist.Normal(z[0] ** 2 - z[1], 0.3), obs=y)
 
 
+@pytest.mark.slow
 def test_the_density_of_the_flow_integrates_to_one():
     """A curved posterior in the plane: the fitted flow's density on a grid, by the trapezoid rule."""
     task = pt.task(pt.LogisticRegression(input_dim=1), np.ones((1, 1)), [1])

@@ -193,6 +193,7 @@ def test_standard_errors_are_those_of_repetition():
         assert claimed == pytest.approx(spread, rel=0.25), name
 
 
+@pytest.mark.slow
 def test_bias_of_finitely_many_draws_is_measured():
     """Ten draws of the prior, 400 times, against four thousand: the difference is the bias reported."""
     posterior = pt.method("prior").fit(KEY, PROBLEM.task)

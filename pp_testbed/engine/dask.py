@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -79,20 +80,36 @@ class Dask:
 def _client(address: str) -> Iterator[Any]:
     from distributed import Client
 
+    with _quiet("distributed", "tornado.application"):  # what is wrong is said in a line
+        try:
+            client = Client(address, timeout=PATIENCE, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"there is no Dask scheduler at {address}: {one_line(error)}") from None
+        try:
+            yield client
+        finally:
+            with suppress(Exception):  # a scheduler that is gone cannot be told
+                client.close(timeout=2)
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Loggers say nothing for a while."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
-        client = Client(address, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"there is no Dask scheduler at {address}: {one_line(error)}") from None
-    try:
-        yield client
+        yield
     finally:
-        with suppress(Exception):  # a scheduler that is gone cannot be told
-            client.close(timeout=2)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
-# Dask's nannies, which start workers again that have died, give them a seed of their own, unless it is "00".
+# Dask's nannies, which start workers again that have died, give them a seed of their own, unless it is "00",
+# and a threshold above which freed memory goes back to the system: XLA is then a third slower.
 NANNY = {**ENVIRONMENT, "PYTHONHASHSEED": "00"}
-NANNY |= {"DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON": str(NANNY)}
+NANNY |= {"DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON": str(NANNY | {"MALLOC_TRIM_THRESHOLD_": None})}
 # Both end with their parent, whatever they compute: its end of the pipe closes, and the group is killed.
 CLUSTER = """
 "$0" -m dask scheduler --port 0 --no-dashboard --scheduler-file "$1/scheduler.json" &
@@ -138,16 +155,18 @@ class Submission:
         self.inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()  # keys of jobs, and what is heard of them
         self.jobs: dict[str, tuple[Job, Any]] = {}  # by key: with its future
         self.said: set[str] = set()
+        self.topic = f"pp_testbed-{uuid.uuid4().hex}"  # under which workers tell how far they are
 
     def events(self) -> Iterator[tuple[list[Cell], Event]]:
         """Keep the cluster busy, and tell what happens to batches."""
+        self.client.subscribe_topic(self.topic, lambda event: self.inbox.put((event[1][0], event[1][1:])))
         try:
             self._submit()
             while self.jobs:
                 key, heard = self._hear()
                 if key not in self.jobs:  # told of after it had ended
                     continue
-                if isinstance(heard, tuple):
+                if heard is not None:
                     place, *done = heard
                     yield self.jobs[key][0].batches[place], Done(*done)
                     continue
@@ -155,6 +174,7 @@ class Submission:
                 self._submit()
         finally:
             with suppress(Exception):  # as in `_client`
+                self.client.unsubscribe_topic(self.topic)
                 self.client.cancel([future for _, future in self.jobs.values()], force=True)
 
     def _submit(self) -> None:
@@ -162,8 +182,7 @@ class Submission:
         while len(self.jobs) < AHEAD * workers and (job := self.queue.take(set(), SECONDS, workers)):
             key = f"pp_testbed-{uuid.uuid4().hex}"
             payload = _pickled((pp_testbed.__version__, self.run, job.messages, self.scratch))
-            self.client.subscribe_topic(key, lambda event, key=key: self.inbox.put((key, tuple(event[1]))))
-            future = self.client.submit(do, payload, key, key=key, pure=False)
+            future = self.client.submit(do, payload, self.topic, key, key=key, pure=False)
             self.jobs[key] = job, future
             future.add_done_callback(lambda _, key=key: self.inbox.put((key, None)))
 
@@ -179,7 +198,6 @@ class Submission:
                 raise _gone()
 
     def _ended(self, job: Job, future: Any) -> Iterator[tuple[list[Cell], Event]]:
-        self.client.unsubscribe_topic(future.key)
         if future.status in ("cancelled", "lost"):
             raise _gone()
         try:

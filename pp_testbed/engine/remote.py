@@ -24,8 +24,8 @@ class Outcome(NamedTuple):
     note: str
 
 
-def do(payload: bytes, topic: str) -> Outcome:
-    """Do a job; how far it is, the scheduler is told under a topic."""
+def do(payload: bytes, topic: str, key: str) -> Outcome:
+    """Do a job; how far the one with this key is, the scheduler is told under a topic."""
     note = prepare()
     import cloudpickle
     from distributed import get_worker
@@ -40,7 +40,7 @@ def do(payload: bytes, topic: str) -> Outcome:
     for place, event in perform(run, messages, scratch, _programs()):
         events.append((place, event))
         if isinstance(event, Done) and not event.is_end:
-            get_worker().log_event(topic, (place, *events.pop()[1]))
+            get_worker().log_event(topic, (key, place, *events.pop()[1]))
     return Outcome(events, version, note)
 
 

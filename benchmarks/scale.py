@@ -8,6 +8,7 @@
 """
 
 import pickle
+import random
 import sys
 import tempfile
 import time
@@ -76,8 +77,11 @@ def jobs() -> None:
     job = Queue(study.cells).take(set())
     payload = _pickled((pt.__version__, study.run, job.messages, "/scratch"))
     print(f"a job of {len(job.batches[0])} cells: {len(payload)} bytes")
-    row = dict.fromkeys(COLUMNS, 0.1) | {"num_draws": 1, "labels": "exact", "fit_seconds": 0.1}
-    events = [*((0, Rows(i, [row])) for i in range(10)), (0, Done(1.0, 1.0, True))]
+    columns = [*COLUMNS, "fit_seconds", "evaluate_seconds"]
+    rows = [
+        {name: random.random() for name in columns} | {"num_draws": i, "labels": "exact"} for i in range(10)
+    ]
+    events = [*((0, Rows(i, [row])) for i, row in enumerate(rows)), (0, Done(1.0, 1.0, True))]
     print(f"per row back: {len(pickle.dumps(events)) / 10:.0f} bytes")
 
 

@@ -80,7 +80,7 @@ class Dask:
 def _client(address: str) -> Iterator[Any]:
     from distributed import Client
 
-    with _quiet("distributed", "tornado.application"):  # what is wrong is said in a line
+    with _quiet("distributed", "tornado"):  # what is wrong is said in a line
         try:
             client = Client(address, timeout=PATIENCE, set_as_default=False)
         except (OSError, ValueError) as error:
@@ -93,8 +93,9 @@ def _client(address: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _quiet(*names: str) -> Iterator[None]:
-    """Loggers say nothing for a while."""
+def _quiet(*packages: str) -> Iterator[None]:
+    """The loggers of packages say nothing for a while."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(packages)]
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

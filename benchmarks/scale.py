@@ -75,7 +75,7 @@ def jobs() -> None:
     print(f"one worker: {1000 * seconds:.2f} ms per job, {1 / seconds:.0f} jobs per second")
     study = scoring(["mlp"], list(pt.suite("2d")), "2d", Evaluation())
     job = Queue(study.cells).take(set())
-    payload = _pickled((pt.__version__, study.run, job.messages, "/scratch"))
+    payload = _pickled((study.run, job.messages, "/scratch"))
     print(f"a job of {len(job.batches[0])} cells: {len(payload)} bytes")
     columns = [*COLUMNS, "fit_seconds", "evaluate_seconds"]
     rows = [

@@ -153,7 +153,7 @@ def calibrations_of(directory: Path | None) -> Any:
         return ()
     from pp_testbed.studies.calibration import calibrations
 
-    return calibrations(directory)
+    return calibrations(directory, complain)
 
 
 def near(path: Path) -> Path:

@@ -28,6 +28,7 @@ import cloudpickle
 import pp_testbed
 from pp_testbed.engine.identity import is_library
 from pp_testbed.engine.jobs import Done, Event, Failed, Job, Queue, one_line
+from pp_testbed.engine.local import pickled
 from pp_testbed.engine.progress import Progress
 from pp_testbed.engine.remote import ENVIRONMENT, Outcome, do
 from pp_testbed.engine.study import Cell
@@ -160,8 +161,8 @@ class Submission:
 
     def events(self) -> Iterator[tuple[list[Cell], Event]]:
         """Keep the cluster busy, and tell what happens to batches."""
-        self.client.subscribe_topic(self.topic, lambda event: self.inbox.put((event[1][0], event[1][1:])))
         try:
+            self.client.subscribe_topic(self.topic, lambda event: self.inbox.put((event[1][0], event[1][1:])))
             self._submit()
             while self.jobs:
                 key, heard = self._hear()
@@ -173,6 +174,10 @@ class Submission:
                     continue
                 yield from self._ended(*self.jobs.pop(key))
                 self._submit()
+        except Exception as error:
+            if isinstance(error, OSError) or type(error).__module__.startswith("distributed"):
+                raise _gone() from error
+            raise
         finally:
             with suppress(Exception):  # as in `_client`
                 self.client.unsubscribe_topic(self.topic)
@@ -181,11 +186,14 @@ class Submission:
     def _submit(self) -> None:
         workers = max(1, len(self.client.scheduler_info(n_workers=-1)["workers"]))
         while len(self.jobs) < AHEAD * workers and (job := self.queue.take(set(), SECONDS, workers)):
-            key = f"pp_testbed-{uuid.uuid4().hex}"
-            payload = _pickled((pp_testbed.__version__, self.run, job.messages, self.scratch))
-            future = self.client.submit(do, payload, self.topic, key, key=key, pure=False)
-            self.jobs[key] = job, future
-            future.add_done_callback(lambda _, key=key: self.inbox.put((key, None)))
+            self._send(job)
+
+    def _send(self, job: Job) -> None:
+        key, version = f"pp_testbed-{uuid.uuid4().hex}", pp_testbed.__version__
+        payload = _pickled((self.run, job.messages, self.scratch))
+        future = self.client.submit(do, payload, version, self.topic, key, key=key, pure=False)
+        self.jobs[key] = job, future
+        future.add_done_callback(lambda _, key=key: self.inbox.put((key, None)))
 
     def _hear(self) -> tuple[str, Any]:
         """The next news; a scheduler that is gone for long has none."""
@@ -204,9 +212,13 @@ class Submission:
         try:
             outcome = future.result()
         except Exception as error:
-            if getattr(error, "name", "") == "pp_testbed":
+            if str(getattr(error, "name", "")).partition(".")[0] == "pp_testbed":
                 raise UsageError("the workers lack the package: install pp_testbed where they run") from None
             is_dead = type(error).__name__ == "KilledWorker"
+            if is_dead and len(job.batches) > 1:  # of which one may be at fault
+                for batch in job.batches:
+                    self._send(Job(job.program, [batch], is_new=False))
+                return
             why = "the worker processes died that ran it, most likely for lack of memory"
             for batch in job.batches:
                 yield batch, Failed(why if is_dead else f"it could not begin: {one_line(error)}")
@@ -215,7 +227,7 @@ class Submission:
         self._check(outcome)
         for place, event in outcome.events:
             if isinstance(event, Done):
-                self.queue.measured(job.program, event.seconds)
+                self.queue.measured(job.program, event.all_seconds)
             yield job.batches[place], event
 
     def _check(self, outcome: Outcome) -> None:
@@ -233,13 +245,12 @@ def _gone() -> UsageError:
 
 def _pickled(value: Any) -> bytes:
     """A value with what a user's modules define, which are not where workers are."""
-    modules = [module for module in list(sys.modules.values()) if _is_users(module)]
+    known = cloudpickle.list_registry_pickle_by_value()
+    modules = [one for one in list(sys.modules.values()) if _is_users(one) and one.__name__ not in known]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps(value)
-    except Exception as error:
-        raise UsageError(f"a method cannot be sent to a worker: {error}; use jobs=0") from error
+        return pickled(value)
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)

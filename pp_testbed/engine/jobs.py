@@ -27,6 +27,7 @@ class Done(NamedTuple):
     fraction: float
     seconds: float
     is_end: bool = False
+    all_seconds: float = 0.0  # of the batch, at its end
 
 
 Event = Rows | Failed | Done
@@ -117,17 +118,17 @@ def perform(
     run: Callable[..., Any], batches: list[list[Any]], scratch: str, programs: Programs
 ) -> Iterator[tuple[int, Event]]:
     """Do a job: what happens to each of its batches, by their places. An exception costs its batch."""
-    folder = Path(scratch)
-    workspace = Workspace(programs, folder if folder.is_dir() else None)
+    folder = Path(scratch)  # which another run that ends may remove, and the next checkpoint makes again
+    workspace = Workspace(programs, folder if folder.parent.is_dir() else None)
     for place, messages in enumerate(batches):
-        watch = Stopwatch()
+        watch, whole = Stopwatch(), Stopwatch()
         programs.let_go()
         try:
             for event in run(messages, workspace):
                 yield place, Done(event, watch.lap()) if isinstance(event, float) else event
         except Exception as error:
             yield place, Failed(one_line(error))
-        yield place, Done(1.0, watch.lap(), is_end=True)
+        yield place, Done(1.0, watch.lap(), True, whole.lap())
 
 
 def one_line(error: BaseException) -> str:

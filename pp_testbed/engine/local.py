@@ -51,10 +51,7 @@ class Local:
 def _in_workers(
     run: Callable[..., Any], queue: Queue, scratch: str, number: int
 ) -> Iterator[tuple[list[Cell], Event]]:
-    try:
-        setup = cloudpickle.dumps((run, scratch))
-    except Exception as error:
-        raise UsageError(f"a method cannot be sent to a worker: {error}; use jobs=0") from error
+    setup = pickled((run, scratch))
     workers: list[Worker] = []
     again: list[Job] = []  # those whose process died
     try:
@@ -85,6 +82,14 @@ def _in_workers(
             worker.stop()
 
 
+def pickled(value: Any) -> bytes:
+    """What is sent to a worker."""
+    try:
+        return cloudpickle.dumps(value)
+    except Exception as error:
+        raise UsageError(f"a method cannot be sent to a worker: {error}; use jobs=0") from error
+
+
 class Worker:
     """The parent's end of one worker process."""
 
@@ -110,7 +115,7 @@ class Worker:
     def start(self, job: Job) -> None:
         """Send a job."""
         self.job = job
-        message = cloudpickle.dumps(job.messages)
+        message = pickled(job.messages)
         with suppress(OSError):  # if it has died, reading from it says so
             self.connection.send_bytes(message)
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,15 @@ class Programs:
 def one_at_a_time(key: Any) -> Iterator[None]:
     """So that of processes that want a program one compiles it, and the others find it in the cache."""
     folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-    if folder is None or fcntl is None:
-        yield
-        return
-    Path(folder).mkdir(parents=True, exist_ok=True)
     text = re.sub(r"0x[0-9a-f]+", "", str(key))  # addresses of this process
-    name = hashlib.sha256(text.encode()).hexdigest()[:16]
-    with (Path(folder) / f".{name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    name = f".{hashlib.sha256(text.encode()).hexdigest()[:16]}.lock"
+    with ExitStack() as held:
+        if folder is not None and fcntl is not None and Path(folder).is_absolute():
+            with suppress(
+                OSError
+            ):  # of a folder that cannot be written, or locked: then they compile it twice
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                fcntl.flock(held.enter_context((Path(folder) / name).open("w")), fcntl.LOCK_EX)
         yield
 
 

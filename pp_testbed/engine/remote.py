@@ -24,18 +24,19 @@ class Outcome(NamedTuple):
     note: str
 
 
-def do(payload: bytes, topic: str, key: str) -> Outcome:
+def do(payload: bytes, version: str, topic: str, key: str) -> Outcome:
     """Do a job; how far the one with this key is, the scheduler is told under a topic."""
     note = prepare()
     import cloudpickle
     from distributed import get_worker
 
     import pp_testbed
-    from pp_testbed.engine.jobs import Done, perform
 
-    version, run, messages, scratch = cloudpickle.loads(payload)
     if version != pp_testbed.__version__:
         return Outcome([], pp_testbed.__version__, note)
+    from pp_testbed.engine.jobs import Done, perform
+
+    run, messages, scratch = cloudpickle.loads(payload)
     events: list[tuple[int, Any]] = []
     for place, event in perform(run, messages, scratch, _programs()):
         events.append((place, event))

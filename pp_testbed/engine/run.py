@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
 import pandas as pd
 
 import pp_testbed
@@ -17,7 +18,7 @@ from pp_testbed.engine.jobs import Done, Event, Executor, Failed, Queue
 from pp_testbed.engine.local import Local
 from pp_testbed.engine.progress import Progress
 from pp_testbed.engine.provenance import provenance
-from pp_testbed.engine.store import OK, Store, cell_ids, file_words
+from pp_testbed.engine.store import OK, Store, cell_ids, create_directory, file_words
 from pp_testbed.engine.study import Cell, Rows, Study
 from pp_testbed.errors import UsageError
 
@@ -47,12 +48,12 @@ def run(
         raise UsageError(f"some {study.noun} are given twice: a method or a problem is")
     store, bar = Store(out, study.layout), Progress(progress)
     store.create()
-    missing = missing_cells(cells, store.read(bar.line))
+    missing = missing_cells(cells, store.read(bar.line), study.layout.step)
     if len(missing) < len(cells):
         there = len(cells) - len(missing)
         bar.line(f"{there} of {len(cells)} {study.noun} are in {store.directory} already")
     scratch = store.directory.resolve() / ".scratch"
-    scratch.mkdir(exist_ok=True)
+    create_directory(scratch, "checkpoints")
     with bar.over([(_kind(cell), 1.0) for cell in missing], len(missing), study.noun):
         keeper = Keeper(store, bar, kept)
         for batch, event in (executor or Local()).map(study.run, Queue(missing), str(scratch)):
@@ -63,12 +64,17 @@ def run(
     return frame[pd.Index(cell_ids(frame)).isin({cell.id for cell in cells})].reset_index(drop=True)
 
 
-def missing_cells(cells: Sequence[Cell], frame: pd.DataFrame) -> list[Cell]:
-    """The cells that have no good row at their goals."""
-    good = frame[frame.status == OK]
-    names = list(cells[0].goal)
-    there = set(zip(cell_ids(good), *(good[name] for name in names), strict=True))
-    return [cell for cell in cells if (cell.id, *cell.goal.values()) not in there]
+def missing_cells(cells: Sequence[Cell], frame: pd.DataFrame, step: str = "") -> list[Cell]:
+    """The cells that have no good row at their goals, or a failure before."""
+    frame = frame.assign(id=cell_ids(frame))
+    good, failed = frame[frame.status == OK], frame[frame.status != OK]
+    there = set(zip(good.id, *(good[name] for name in cells[0].goal), strict=True))
+    first = failed.groupby("id")[step].min().to_dict() if step else {}
+    return [
+        cell
+        for cell in cells
+        if (cell.id, *cell.goal.values()) not in there or first.get(cell.id, np.inf) <= cell.goal.get(step, 0)
+    ]
 
 
 class Keeper:
@@ -83,13 +89,15 @@ class Keeper:
     def take(self, batch: list[Cell], event: Event) -> None:
         """Something has come of a batch."""
         match event:
-            case Rows(place, rows, arrays):
+            case Rows(place, rows, arrays, checkpoint):
                 self.keep(batch[place], [{"status": OK, "error": ""} | row for row in rows], arrays)
+                if checkpoint is not None:
+                    checkpoint.unlink(missing_ok=True)
             case Failed(why):
                 for cell in batch:
                     if cell.id not in self.seen:
                         self.keep(cell, [cell.goal | {"status": "error", "error": why}], {})
-            case Done(fraction, seconds, is_end):
+            case Done(fraction, seconds, is_end, _):
                 before = self.fractions.get(batch[0].id, 0.0)  # it may have begun again, elsewhere
                 self.fractions[batch[0].id] = max(before, fraction)
                 cost = len(batch) * (self.fractions[batch[0].id] - before)

@@ -62,11 +62,13 @@ class Rows(NamedTuple):
 
     Attributes:
         place: of the cell among those that were run together.
+        checkpoint: a file that is not needed any more as soon as these rows are kept.
     """
 
     place: int
     rows: list[dict[str, Any]]
     arrays: dict[str, np.ndarray] = {}  # noqa: RUF012  (of a NamedTuple, and never changed)
+    checkpoint: Path | None = None
 
 
 class Workspace(NamedTuple):

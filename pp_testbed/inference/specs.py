@@ -13,6 +13,7 @@ from typing import Any
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.options import method_name, with_options
 from pp_testbed.inference.registry import METHODS, method
+from pp_testbed.models.base import as_pytree
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def resolve(item: Any) -> Any:
     """A method from its name, from its specification, or itself."""
     if isinstance(item, str):
         item = MethodSpec(item)
-    made = item.resolve() if isinstance(item, MethodSpec) else item
+    made = item.resolve() if isinstance(item, MethodSpec) else as_pytree(item)
     if isinstance(made, type) and callable(getattr(made, "fit", None)):
         raise UsageError(f"{made.__name__} is a class: make an instance of it, METHOD = {made.__name__}()")
     if not callable(getattr(made, "fit", None)):

@@ -60,10 +60,24 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
     compiled program. The structure (names, sizes, functions) is compiled in.
     """
     cls = dataclass(frozen=True)(cls)
+    cls.is_pytree = True  # type: ignore[attr-defined]
+    return _registered(cls)
+
+
+def _registered(cls: type[T]) -> type[T]:
     kinds = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]
     data = [name for name, kind in kinds.items() if kind in ("float", float)]
     meta = [name for name in kinds if name not in data]
     return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
+
+
+def as_pytree(made: Any) -> Any:
+    """An object whose classes JAX knows: one that came by value from another process is told of here."""
+    for leaf in jax.tree.leaves(made):
+        if vars(type(leaf)).get("is_pytree"):
+            _registered(type(leaf))
+            return as_pytree(made)
+    return made
 
 
 def observe(logits: Array, y: Array | None, num_train: Any = None) -> Array:

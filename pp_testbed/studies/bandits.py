@@ -37,7 +37,7 @@ from pp_testbed.inference.options import method_name, problems_at_once, with_opt
 from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.registry import METHODS
 from pp_testbed.inference.specs import MethodSpec, sent
-from pp_testbed.models.base import Array, Environment, no_labels, pytree_dataclass, sample_latents
+from pp_testbed.models.base import Array, Environment, as_pytree, no_labels, pytree_dataclass, sample_latents
 from pp_testbed.problems.synthetic import family, key_of, make_model
 
 REVISION = 1  # of how a run is played
@@ -171,7 +171,7 @@ def agent(item: Any) -> Any:
     """
     spec = MethodSpec(item) if isinstance(item, str) else item
     if not isinstance(spec, MethodSpec):
-        return spec if isinstance(spec, Oracle) else online(spec)
+        return spec if isinstance(spec, Oracle) else online(as_pytree(spec))
     if spec.text == "oracle":
         return Oracle()
     made = spec.resolve()
@@ -293,8 +293,8 @@ def play_together(
             saved = time.monotonic()
         yield played.done / steps
     for place in range(len(messages)):
-        yield Rows(place, _rows(played.regrets[place], played.seconds / len(messages)))
-    checkpoint.remove()
+        last = checkpoint.path if place == len(messages) - 1 else None
+        yield Rows(place, _rows(played.regrets[place], played.seconds / len(messages)), checkpoint=last)
 
 
 @jax.jit
@@ -361,11 +361,6 @@ class Checkpoint:
             return start
         restored = [_like(found, leaf) for found, leaf in zip(arrays, leaves, strict=True)]
         return Played(jax.tree.unflatten(structure, restored), regrets, seconds)
-
-    def remove(self) -> None:
-        """It is not needed any more."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
 
 
 def _as_array(leaf: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -180,9 +180,11 @@ def _quantities(logits: Array, task: Task) -> Array:
     return jnp.concatenate([probes[..., 1] - probes[..., 0], log_likelihood], axis=-1)
 
 
-def calibrations(directory: str | os.PathLike[str]) -> list[tuple[str, Calibration]]:
+def calibrations(
+    directory: str | os.PathLike[str], report: Callable[[str], None] = lambda line: None
+) -> list[tuple[str, Calibration]]:
     """What a directory holds: the description of each method, as JSON, and its calibration per setting."""
-    frame = Store(directory, RANKS).read()
+    frame = Store(directory, RANKS).read(report)
     frame, made = frame[frame.status == OK], []
     for (config, name, _), rows in frame.groupby(["config", "method", "kind"], sort=False):
         described = json.dumps(json.loads(config)["method"], sort_keys=True)

@@ -29,7 +29,7 @@ from pp_testbed.engine.programs import Programs
 from pp_testbed.engine.progress import Progress
 from pp_testbed.engine.provenance import versions
 from pp_testbed.engine.run import run, stem, words_on_failures
-from pp_testbed.engine.store import ALWAYS, GOOD, Column, Layout, create_directory
+from pp_testbed.engine.store import ALWAYS, GOOD, OK, Column, Layout, create_directory, read_table
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.compare import compare
@@ -235,28 +235,40 @@ def _build(
         by_problem.setdefault(cell.head["problem"], []).append(cell)
 
     def assemble(cell: Cell) -> None:
-        mine = by_problem[cell.head["problem"]]
-        paths = [pieces / f"{stem(one)}.npz" for one in mine]
-        if not all(path.with_suffix(".parquet").exists() for path in paths):
-            return
-        chains = [read_arrays(path) for path in paths]
-        problem = cell.message.problem
+        mine, problem = by_problem[cell.head["problem"]], cell.message.problem
+        chains = [_piece(pieces, one) for one in mine]
         if all(chains):
-            save(_assemble(problem, method, chains), directory / file_name(problem, settings_of(method)))
-        for path, chain in zip(paths, chains, strict=True):
-            if chain is None or all(chains):  # a damaged one is run again
-                path.with_suffix(".parquet").unlink(missing_ok=True)
-                path.unlink(missing_ok=True)
+            save(_assemble(problem, method, chains), directory / file_name(problem, settings))
+            for one in mine:
+                _remove_piece(pieces, one)
 
     create_directory(pieces, "references")
+    settings = settings_of(method)
     for cells in by_problem.values():  # which a build that was stopped at its very end has left
         assemble(cells[0])
-    settings = settings_of(method)
     left = [one for one in problems if not (directory / file_name(one, settings)).exists()]
-    if left:
-        frame = run(sampling(left, method), pieces, executor, progress=progress, kept=assemble)
-        if words := words_on_failures(frame):
-            raise UsageError(words)
+    if not left:
+        return
+    frame = run(sampling(left, method), pieces, executor, progress=progress, kept=assemble)
+    if words := words_on_failures(frame):
+        raise UsageError(words)
+
+
+def _piece(pieces: Path, cell: Cell) -> dict[str, np.ndarray] | None:
+    """The arrays of a chain that ended well; a damaged piece is removed, so that the chain is run again."""
+    path = pieces / f"{stem(cell)}.npz"
+    table = read_table(path.with_suffix(".parquet"), CHAINS)
+    if table is None or table["status"].to_pylist() != [OK]:
+        return None
+    arrays = read_arrays(path)
+    if arrays is None:
+        _remove_piece(pieces, cell)
+    return arrays
+
+
+def _remove_piece(pieces: Path, cell: Cell) -> None:
+    for suffix in (".parquet", ".npz"):
+        (pieces / f"{stem(cell)}{suffix}").unlink(missing_ok=True)
 
 
 class Sampled(NamedTuple):

@@ -32,6 +32,7 @@ OF_RESULTS = [name for name, picture in FIGURES.items() if picture.source == "re
 
 @pytest.fixture(autouse=True)
 def _closed_figures():
+    plt.close("all")  # what others have left
     yield
     plt.close("all")
 

@@ -385,7 +385,6 @@ def test_without_a_folder_for_checkpoints_a_run_begins_anew():
     start = bandits.Played(unplayed(messages), np.zeros((10, 0)), 0.0)
     checkpoint.write(start._replace(regrets=np.ones((10, 3))))
     assert checkpoint.read(start) is start
-    checkpoint.remove()
 
 
 @pytest.mark.slow

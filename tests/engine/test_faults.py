@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
+from pp_testbed.engine.run import missing_cells
 from pp_testbed.engine.store import Store
+from pp_testbed.engine.study import Cell
 from pp_testbed.studies.active import LEARNING
 from pp_testbed.studies.bandits import REGRETS
 from pp_testbed.studies.calibration import RANKS
@@ -166,3 +169,27 @@ def test_every_row_says_what_made_it(tmp_path, name):
     assert frame.provenance.str.contains('"jax"').all()
     assert (frame.revision == 1).all()
     assert frame.config.str.contains('"revision": 1').all()
+
+
+def test_what_cannot_be_pickled_is_one_line(tmp_path):
+    class Locked:
+        def __init__(self):
+            self.own = threading.Lock()
+
+        def fit(self, key, task):
+            return None
+
+    with pytest.raises(pt.UsageError, match=r"a method cannot be sent to a worker: .*; use jobs=0"):
+        pt.run("smoke", [Locked()], tmp_path, jobs=1, progress=False)
+
+
+def test_a_run_that_failed_on_its_way_is_not_complete():
+    """A row is good at the goal, and one before it is not."""
+    head = {"problem": "p", "revision": 1, "config_hash": "c"}
+    cell = Cell(head, None, goal={"step": 10})
+    frame = pd.DataFrame(
+        [head | {"step": step, "status": status} for step, status in ((5, "nan"), (10, "ok"))]
+    )
+    assert missing_cells([cell], frame, "step") == [cell]
+    assert missing_cells([cell], frame.iloc[1:], "step") == []
+    assert missing_cells([cell], frame.assign(step=[20, 10]), "step") == []  # it fails only later

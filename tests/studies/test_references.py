@@ -199,3 +199,25 @@ def test_a_shipped_reference_is_verified():
     # A quarter of the draws score as all of them do, but for the noise of fewer draws.
     scores = pt.evaluate(shipped.posterior, shipped.problem, key=shipped.problem.keys.evaluate)
     assert scores.kl_joint == pytest.approx(shipped.scores.kl_joint, rel=0.3)
+
+
+def test_a_chain_that_fails_is_said_and_run_again(tmp_path, monkeypatch):
+    """Also where the last chain ends well, and where a piece is damaged."""
+    run_chain = module._run_chain
+
+    def fails_first(method, problem, chain, programs):
+        if chain == 0:
+            raise MemoryError("no memory")
+        return run_chain(method, problem, chain, programs)
+
+    options = {"store": tmp_path, "method": SHORT, "jobs": 0, "progress": False}
+    monkeypatch.setattr(module, "_run_chain", fails_first)
+    with pytest.raises(
+        pt.UsageError, match=r"1 of 2 cells failed, such as nuts on .*: MemoryError: no memory"
+    ):
+        build_references([PROBLEM], **options)
+    monkeypatch.undo()
+    piece = next((tmp_path / "pieces").glob("*.npz"))
+    piece.write_bytes(piece.read_bytes()[:1000])
+    (path,) = build_references([PROBLEM], **options)
+    assert load(path).values.shape == (2, 10, 128, 1)

@@ -4,15 +4,13 @@ Also: compiled programs are let go of before there are too many for one process.
 """
 
 import re
-from pathlib import Path
 
-import jax
 import pytest
 
 import pp_testbed as pt
+from pp_testbed.engine.programs import Programs
 
 NAMES = ("problem", "posterior", "reference", "frame")
-MAPPINGS = Path("/proc/self/maps")  # of memory; a process of Linux may have 65,530, a program takes dozens
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +38,7 @@ def frame(tmp_path_factory):
 def _few_programs():
     """XLA ends the process where it gets no more mappings."""
     yield
-    if MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > 20_000:
-        jax.clear_caches()
+    Programs().let_go()
 
 
 @pytest.fixture(autouse=True)

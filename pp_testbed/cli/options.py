@@ -11,11 +11,10 @@ import typer
 from pp_testbed.cli.app import errors, escaped, plain_errors
 from pp_testbed.engine.provenance import cores
 from pp_testbed.errors import UsageError, unknown
+from pp_testbed.report import FORMATS
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FORMATS = ("table", "csv", "markdown", "latex", "json")
 
 
 def plainly(check: Callable[[Any], None]) -> Callable[[Any], Any]:

@@ -60,7 +60,7 @@ class Queue:
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.waiting: dict[Any, list[list[Cell]]] = {}
         for program, some in _by_program(cells).items():
-            size = some[0].size
+            size = max(1, some[0].size)
             self.waiting[program] = [some[i : i + size] for i in range(0, len(some), size)]
         self.seconds: dict[Any, float] = {}  # of a batch of each program, the last that was seen
         self.given: set[Any] = set()  # programs that some worker has

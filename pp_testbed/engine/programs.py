@@ -20,9 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-MAPPINGS = Path(
-    "/proc/self/maps"
-)  # of memory; Linux ends a process of more than 65,530, a program has dozens
+MAPPINGS = Path("/proc/self/maps")  # of memory: a program has dozens, Linux gives a process 65,530
 MOST_MAPPINGS = 20_000
 
 
@@ -66,9 +64,7 @@ def one_at_a_time(key: Any) -> Iterator[None]:
     name = f".{hashlib.sha256(text.encode()).hexdigest()[:16]}.lock"
     with ExitStack() as held:
         if folder is not None and fcntl is not None and Path(folder).is_absolute():
-            with suppress(
-                OSError
-            ):  # of a folder that cannot be written, or locked: then they compile it twice
+            with suppress(OSError):  # of a folder that cannot be written, or locked: each compiles for itself
                 Path(folder).mkdir(parents=True, exist_ok=True)
                 fcntl.flock(held.enter_context((Path(folder) / name).open("w")), fcntl.LOCK_EX)
         yield
@@ -91,23 +87,25 @@ def stack(trees: Sequence[Any]) -> Any:
 
     By NumPy, as is `unstack`: JAX would compile a program for every shape.
     """
-    return jax.tree.map(lambda *leaves: _of_host(np.stack([*map(_on_host, leaves)]), leaves[0]), *trees)
+    return jax.tree.map(lambda *leaves: of_host(np.stack([*map(on_host, leaves)]), leaves[0]), *trees)
 
 
 def unstack(tree: Any, number: int) -> list[Any]:
     """The first so many trees of a stacked one."""
     leaves, structure = jax.tree.flatten(tree)
-    rows = [[_of_host(row, leaf) for row in _on_host(leaf)[:number]] for leaf in leaves]
+    rows = [[of_host(row, leaf) for row in on_host(leaf)[:number]] for leaf in leaves]
     return [jax.tree.unflatten(structure, row) for row in zip(*rows, strict=True)]
 
 
-def _on_host(leaf: Any) -> np.ndarray:
+def on_host(leaf: Any) -> np.ndarray:
+    """A leaf as numbers: keys are not, to NumPy."""
     is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
     return array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
 
 
-def _of_host(array: np.ndarray, like: Any) -> Any:
+def of_host(array: np.ndarray, like: Any) -> Any:
+    """Numbers as what they were of: keys, where the leaf has keys."""
     is_key = isinstance(like, jax.Array) and jnp.issubdtype(like.dtype, jax.dtypes.prng_key)
     return jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array
 

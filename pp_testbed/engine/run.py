@@ -44,7 +44,8 @@ def run(
     cells = study.cells
     if not cells:
         raise UsageError(f"there are no {study.noun} to run: no methods, or no problems")
-    if len({cell.id for cell in cells}) < len(cells):
+    ids = {cell.id for cell in cells}
+    if len(ids) < len(cells):
         raise UsageError(f"some {study.noun} are given twice: a method or a problem is")
     store, bar = Store(out, study.layout), Progress(progress)
     store.create()
@@ -61,7 +62,7 @@ def run(
     with suppress(OSError):  # where runs that were stopped have left something
         scratch.rmdir()
     frame = store.read()
-    return frame[pd.Index(cell_ids(frame)).isin({cell.id for cell in cells})].reset_index(drop=True)
+    return frame[pd.Index(cell_ids(frame)).isin(ids)].reset_index(drop=True)
 
 
 def missing_cells(cells: Sequence[Cell], frame: pd.DataFrame, step: str = "") -> list[Cell]:

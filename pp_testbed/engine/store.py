@@ -241,7 +241,7 @@ def read_table(path: Path, layout: Layout) -> pa.Table | None:
         with path.open("rb") as source:
             file = pq.ParquetFile(source)
             found = file.schema_arrow
-            names = [name for name in schema.names if name in set(found.names)]
+            names = [name for name in schema.names if found.get_field_index(name) >= 0]
             types = ((found.field(name).type, schema.field(name).type) for name in names)
             if layout.names(ALWAYS, GOOD) - set(names) or not all(_is_like(*pair) for pair in types):
                 return None

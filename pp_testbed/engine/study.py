@@ -26,7 +26,7 @@ class Cell:
         head: what each of its rows says: the problem and its facts, the method, the configuration, the seed.
         message: what a worker needs to know; names and descriptions, no arrays.
         program: cells of equal programs share a compiled one, and are run together.
-        size: how many such a program holds.
+        size: how many such a program holds; 0 where one after another is run.
         goal: what its last row says besides, such as the horizon; it is complete where there is such a row.
     """
 

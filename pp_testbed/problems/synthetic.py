@@ -39,8 +39,34 @@ def key_of(name: str) -> Array:
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
 
 
+class Named:
+    """What is of a kind and has a seed: its name is both, and its randomness derives from the name alone."""
+
+    model: Model
+    seed: int
+
+    @property
+    def kind(self) -> str:
+        """What it is but for its seed."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """It in words; of a problem `problem(name)` makes it again."""
+        return f"{self.kind}-s{self.seed}"
+
+    @property
+    def revision(self) -> int:
+        """Of the family of its model: what it draws changes with this number."""
+        return self.model.revision
+
+    def keys_for(self, purposes: Any) -> Any:
+        """A key for each field of a named tuple."""
+        return purposes(*jax.random.split(key_of(self.name), len(purposes._fields)))
+
+
 @dataclass(frozen=True)
-class Problem:
+class Problem(Named):
     """A task, and the environment that it came from.
 
     Examples:
@@ -60,16 +86,6 @@ class Problem:
     def kind(self) -> str:
         """What it is but for its seed, in words: problems of one kind differ by chance alone."""
         return f"{family(self.model)}/T{self.num_train}-rho{float(self.model.temperature)!r}"
-
-    @property
-    def name(self) -> str:
-        """The problem in words, from which `problem(name)` makes it again."""
-        return f"{self.kind}-s{self.seed}"
-
-    @property
-    def revision(self) -> int:
-        """Of the family of its model: what it draws changes with this number."""
-        return self.model.revision
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -95,7 +111,7 @@ class Problem:
     @property
     def keys(self) -> Keys:
         """Keys derived from the name."""
-        return Keys(*jax.random.split(key_of(self.name), len(Keys._fields)))
+        return self.keys_for(Keys)
 
     @property
     def padded_size(self) -> int:

@@ -1,1 +1,9 @@
 """Tables from results."""
+
+FORMATS = (
+    "table",
+    "csv",
+    "markdown",
+    "latex",
+    "json",
+)  # of tables

@@ -20,6 +20,7 @@ from pp_testbed.evaluation.aggregate import mean_score, paired_ratio
 from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.evaluation.scores import HEADLINES, SHOWN
 from pp_testbed.inference.mcmc import NUTS
+from pp_testbed.report import FORMATS
 from pp_testbed.studies.reference_files import references, settings_of
 
 COLUMNS = SHOWN | {"fit_seconds": "fit [s]"}
@@ -34,7 +35,6 @@ PUBLISHED = {
     "ensemble+": {"kl_marginal": 0.129, "kl_joint": 1.015},
     "sgmcmc": {"kl_marginal": 0.122, "kl_joint": 0.947},
 }
-FORMATS = ("table", "csv", "markdown", "latex", "json")
 
 
 def leaderboard(

@@ -110,7 +110,7 @@ def choosing(
     cells = []
     for place, item in enumerate(methods):
         made = resolve(item)
-        message, size = sent(item, made), max(1, problems_at_once(made))
+        message, size = sent(item, made), problems_at_once(made)
         asked = {"revision": REVISION, "method": made, "budgets": budgets, "evaluation": config}
         for priority in priorities:
             text = config_text(priority=priority, **asked)

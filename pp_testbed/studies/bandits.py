@@ -26,7 +26,7 @@ from jax.tree_util import Partial
 from pp_testbed.engine.identity import config_text
 from pp_testbed.engine.jobs import Executor
 from pp_testbed.engine.local import Local
-from pp_testbed.engine.programs import filled, map_problems, stack
+from pp_testbed.engine.programs import filled, map_problems, of_host, on_host, stack
 from pp_testbed.engine.run import run
 from pp_testbed.engine.store import ALWAYS, GOOD, MAYBE, OK, Column, Layout, Store, cell_ids, write_whole
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
@@ -38,7 +38,7 @@ from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.registry import METHODS
 from pp_testbed.inference.specs import MethodSpec, sent
 from pp_testbed.models.base import Array, Environment, as_pytree, no_labels, pytree_dataclass, sample_latents
-from pp_testbed.problems.synthetic import family, key_of, make_model
+from pp_testbed.problems.synthetic import Named, family, make_model
 
 REVISION = 1  # of how a run is played
 STEPS = 5000
@@ -70,7 +70,7 @@ class Keys(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bandit:
+class Bandit(Named):
     """N actions from the inputs' distribution of a generative model, and an environment from its prior.
 
     Examples:
@@ -92,16 +92,6 @@ class Bandit:
         return f"bandit-{family(self.model)}/A{self.num_actions}-rho{float(self.model.temperature)!r}"
 
     @property
-    def name(self) -> str:
-        """The bandit in words, from which its keys are derived."""
-        return f"{self.kind}-s{self.seed}"
-
-    @property
-    def revision(self) -> int:
-        """Of the family of its model."""
-        return self.model.revision
-
-    @property
     def facts(self) -> dict[str, Any]:
         """What tables say of it."""
         return {
@@ -114,7 +104,7 @@ class Bandit:
     @property
     def keys(self) -> Keys:
         """Keys derived from the name."""
-        return Keys(*jax.random.split(key_of(self.name), len(Keys._fields)))
+        return self.keys_for(Keys)
 
     @property
     def environment(self) -> Environment:
@@ -260,7 +250,7 @@ def acting(methods: Sequence[Any], bandits: Sequence[Bandit], steps: int, select
         message = made if isinstance(made, Oracle) else sent(item, made)
         for each in bandits:
             head = head_of(each, method_name(made), config, selection=select)
-            cell = Cell(head, None, place, max(1, problems_at_once(made)), {"step": steps})
+            cell = Cell(head, None, place, problems_at_once(made), {"step": steps})
             cells.append(replace(cell, message=Acting(message, each, cell.id)))
     return Study(REGRETS, cells, partial(play_together, steps, select), "runs")
 
@@ -341,7 +331,7 @@ class Checkpoint:
         """Keep all of it, whole or not at all."""
         if self.path is None:
             return
-        leaves = {f"leaf{i}": _as_array(leaf) for i, leaf in enumerate(jax.tree.leaves(played.states))}
+        leaves = {f"leaf{i}": on_host(leaf) for i, leaf in enumerate(jax.tree.leaves(played.states))}
         arrays: dict[str, Any] = {**leaves, "regrets": played.regrets, "seconds": np.asarray(played.seconds)}
         self.path.parent.mkdir(exist_ok=True)  # which another run, that has ended, may have removed
         write_whole(self.path, lambda file: np.savez(file, **arrays))
@@ -357,21 +347,10 @@ class Checkpoint:
                 regrets, seconds = file["regrets"], float(file["seconds"])
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return start
-        if any(found.shape != _as_array(leaf).shape for found, leaf in zip(arrays, leaves, strict=True)):
+        if any(found.shape != on_host(leaf).shape for found, leaf in zip(arrays, leaves, strict=True)):
             return start
-        restored = [_like(found, leaf) for found, leaf in zip(arrays, leaves, strict=True)]
+        restored = [of_host(found, leaf) for found, leaf in zip(arrays, leaves, strict=True)]
         return Played(jax.tree.unflatten(structure, restored), regrets, seconds)
-
-
-def _as_array(leaf: Any) -> np.ndarray:
-    """A leaf of a state as numbers: keys are not, to NumPy."""
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
-
-
-def _like(array: np.ndarray, leaf: Any) -> Any:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.wrap_key_data(jnp.asarray(array)) if is_key else jnp.asarray(array)
 
 
 def logged_steps(steps: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ from pp_testbed.inference.posterior import log_weights_of
 from pp_testbed.inference.specs import resolve, sent
 from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.synthetic import Problem, problem
-from pp_testbed.studies.scoring import FACTS, program_of
+from pp_testbed.studies.scoring import FACTS, Fitted, program_of
 
 REVISION = 1  # of what is ranked
 FIRST_SEED = 100_000  # far from the seeds of suites
@@ -94,13 +94,6 @@ def sbc(
     return Calibration(name, num_train, temperature, frame[QUANTITIES].to_numpy())
 
 
-class Ranked(NamedTuple):
-    """What a worker is told of a problem, and of the method, in words or itself."""
-
-    method: Any
-    problem: Problem
-
-
 def calibrating(method: Any, problems: Sequence[Problem]) -> Study:
     """The study of one method's ranks on some problems."""
     made = resolve(method)
@@ -108,16 +101,16 @@ def calibrating(method: Any, problems: Sequence[Problem]) -> Study:
     cells = [
         Cell(
             head_of(each, method_name(made), text),
-            Ranked(message, each),
+            Fitted(message, each),
             program_of(made, each),
-            max(1, problems_at_once(made)),
+            problems_at_once(made),
         )
         for each in problems
     ]
     return Study(RANKS, cells, rank, "problems")
 
 
-def rank(messages: list[Ranked], _workspace: Workspace) -> Iterator[Rows]:
+def rank(messages: list[Fitted], _workspace: Workspace) -> Iterator[Rows]:
     """The ranks of the truths of some problems."""
     made, problems = resolve(messages[0].method), [message.problem for message in messages]
     if problems_at_once(made):

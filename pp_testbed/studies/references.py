@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -236,6 +236,8 @@ def _build(
 
     def assemble(cell: Cell) -> None:
         mine, problem = by_problem[cell.head["problem"]], cell.message.problem
+        if not all(_ended_well(pieces, one) for one in mine):
+            return
         chains = [_piece(pieces, one) for one in mine]
         if all(chains):
             save(_assemble(problem, method, chains), directory / file_name(problem, settings))
@@ -244,23 +246,29 @@ def _build(
 
     create_directory(pieces, "references")
     settings = settings_of(method)
+    for cell in study.cells:
+        _piece(pieces, cell)  # a damaged one is run again
     for cells in by_problem.values():  # which a build that was stopped at its very end has left
         assemble(cells[0])
-    left = [one for one in problems if not (directory / file_name(one, settings)).exists()]
+    left = {one.name for one in problems if not (directory / file_name(one, settings)).exists()}
     if not left:
         return
-    frame = run(sampling(left, method), pieces, executor, progress=progress, kept=assemble)
+    study = replace(study, cells=[cell for cell in study.cells if cell.head["problem"] in left])
+    frame = run(study, pieces, executor, progress=progress, kept=assemble)
     if words := words_on_failures(frame):
         raise UsageError(words)
 
 
+def _ended_well(pieces: Path, cell: Cell) -> bool:
+    table = read_table(pieces / f"{stem(cell)}.parquet", CHAINS)
+    return table is not None and table["status"].to_pylist() == [OK]
+
+
 def _piece(pieces: Path, cell: Cell) -> dict[str, np.ndarray] | None:
     """The arrays of a chain that ended well; a damaged piece is removed, so that the chain is run again."""
-    path = pieces / f"{stem(cell)}.npz"
-    table = read_table(path.with_suffix(".parquet"), CHAINS)
-    if table is None or table["status"].to_pylist() != [OK]:
+    if not _ended_well(pieces, cell):
         return None
-    arrays = read_arrays(path)
+    arrays = read_arrays(pieces / f"{stem(cell)}.npz")
     if arrays is None:
         _remove_piece(pieces, cell)
     return arrays

@@ -127,8 +127,8 @@ def scoring(methods: Sequence[Any], problems: Sequence[Problem], suite: str, con
         text = configuration(made, config)
         for problem in problems:
             head = head_of(problem, method_name(made), text, suite=suite)
-            size = max(1, problems_at_once(made))
-            cells.append(Cell(head, Fitted(message, problem), program_of(made, problem), size))
+            program, size = program_of(made, problem), problems_at_once(made)
+            cells.append(Cell(head, Fitted(message, problem), program, size))
     return Study(RESULTS, cells, partial(score_cells, config))
 
 
@@ -159,11 +159,8 @@ def fit_together(methods: Any, keys: Any, tasks: Any) -> Any:
 def _score_together(
     config: Evaluation, methods: list[Any], problems: list[Problem], workspace: Workspace
 ) -> Iterator[Rows]:
-    size, rows, timed = (
-        problems_at_once(methods[0]),
-        num_rows(methods[0], problems[0]),
-        workspace.programs.timed,
-    )
+    size, rows = problems_at_once(methods[0]), num_rows(methods[0], problems[0])
+    timed = workspace.programs.timed
     with workspace.programs.first(("draw", jax.tree.structure(problems[0].model), rows > 1000)):
         tasks, environments = stack([problem.draw(rows) for problem in filled(problems, size)])
     keys = stack([problem.keys for problem in filled(problems, size)])

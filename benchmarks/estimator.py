@@ -17,7 +17,9 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 import pp_testbed as pt
-from pp_testbed.evaluation.evaluator import PAPER, score, score_chunk
+from pp_testbed.evaluation.classes import score_chunk
+from pp_testbed.evaluation.evaluator import score
+from pp_testbed.evaluation.terms import PAPER
 from pp_testbed.inference.registry import method
 
 CASES = [("prior", {}), ("mean-field", {"num_steps": 1000}), ("ensemble", {"num_steps": 300})]

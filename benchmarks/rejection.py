@@ -18,7 +18,7 @@ import pandas as pd
 from jax.tree_util import Partial
 
 import pp_testbed as pt
-from pp_testbed.models.base import Task, read_logits, sample_latents
+from pp_testbed.models.base import Task, read_outputs, sample_latents
 
 PROBLEM = "2d/T3-rho0.1-s0"
 TRIES = 20_000  # draws of the prior at a time
@@ -33,7 +33,7 @@ def accepted(key: jax.Array, task: Task, tries: int) -> tuple[jax.Array, jax.Arr
 
     def log_likelihood(key: jax.Array) -> jax.Array:
         latents = sample_latents(task.model, task.x, task.y, key)
-        log_probs = jax.nn.log_softmax(read_logits(task.model, latents, task.x))
+        log_probs = jax.nn.log_softmax(read_outputs(task.model, latents, task.x))
         return jnp.take_along_axis(log_probs, task.y[:, None], axis=1).sum()
 
     log_probs = jax.lax.map(log_likelihood, keys, batch_size=500)
@@ -57,7 +57,7 @@ def blocks(key: jax.Array, task: Task, number: int) -> "list[pt.Finite]":
     for part in found[: number * SIZE].reshape(number, SIZE, 2):
         draws = latents_of(jax.random.wrap_key_data(jnp.asarray(part)), task)
         weights = jnp.full(SIZE, -jnp.log(SIZE))
-        made.append(pt.Finite(Partial(read_logits, task.model), draws, weights, None, 10))
+        made.append(pt.Finite(Partial(read_outputs, task.model), draws, weights, None, 10))
     return made
 
 

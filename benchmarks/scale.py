@@ -21,8 +21,8 @@ from pp_testbed.engine.dask import _client, _cluster, _pickled
 from pp_testbed.engine.jobs import Done, Queue
 from pp_testbed.engine.local import Local
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
-from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.evaluation.scores import COLUMNS
+from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.studies.scoring import RESULTS, scoring
 
 SLEEP = 2.0

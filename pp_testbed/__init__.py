@@ -6,6 +6,7 @@ line answers at once.
     suite("2d-lite"), problem(num_train=100)     what there is to be judged on
     method("ensemble+"), SVI(guide)              ways of approximating a posterior
     method.fit(key, problem.task)                a posterior: posterior.logits(key, x, num_draws)
+    read_table("mine.csv", target="y")           one's own data: problem(data=...)
     finite(f), sampled(f)                        a posterior from a plain Python function
     evaluate(posterior, problem, key=key)        its scores, with error bars
     reference(problem), references()             the exact posterior, by NUTS; the table of all
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from pp_testbed.evaluation.compare import compare as compare
     from pp_testbed.evaluation.diagnostics import Diagnostics as Diagnostics
     from pp_testbed.evaluation.diagnostics import diagnose as diagnose
-    from pp_testbed.evaluation.evaluator import Evaluation as Evaluation
     from pp_testbed.evaluation.evaluator import evaluate as evaluate
     from pp_testbed.evaluation.ranks import Calibration as Calibration
     from pp_testbed.evaluation.scores import Scores as Scores
+    from pp_testbed.evaluation.terms import Evaluation as Evaluation
     from pp_testbed.inference.mcmc import NUTS as NUTS
     from pp_testbed.inference.posterior import Finite as Finite
     from pp_testbed.inference.posterior import Sampled as Sampled
@@ -52,10 +53,11 @@ if TYPE_CHECKING:
     from pp_testbed.models.base import task as task
     from pp_testbed.models.logistic import LogisticRegression as LogisticRegression
     from pp_testbed.models.mlp import GenerativeMLP as GenerativeMLP
+    from pp_testbed.problems.named import problem as problem
     from pp_testbed.problems.suites import Suite as Suite
     from pp_testbed.problems.suites import suite as suite
     from pp_testbed.problems.synthetic import Problem as Problem
-    from pp_testbed.problems.synthetic import problem as problem
+    from pp_testbed.problems.tables import read_table as read_table
     from pp_testbed.report import plots as plots
     from pp_testbed.report.decisions import across_models as across_models
     from pp_testbed.report.decisions import correlations as correlations
@@ -79,9 +81,12 @@ if TYPE_CHECKING:
 _HOME = {
     "Dask": "engine.dask",
     "UsageError": "errors",
-    **dict.fromkeys(["Evaluation", "evaluate"], "evaluation.evaluator"),
+    "evaluate": "evaluation.evaluator",
+    "Evaluation": "evaluation.terms",
     "Scores": "evaluation.scores",
-    **dict.fromkeys(["Problem", "problem"], "problems.synthetic"),
+    "Problem": "problems.synthetic",
+    "problem": "problems.named",
+    "read_table": "problems.tables",
     **dict.fromkeys(["Suite", "suite"], "problems.suites"),
     **dict.fromkeys(["Comparison", "compare"], "evaluation.compare"),
     **dict.fromkeys(["Diagnostics", "diagnose"], "evaluation.diagnostics"),

@@ -119,7 +119,7 @@ def reference_build(
     """
     from pp_testbed.inference.options import with_options
     from pp_testbed.inference.registry import method
-    from pp_testbed.problems.synthetic import problem as named_problem
+    from pp_testbed.problems.named import of_name as named_problem
     from pp_testbed.studies import reference_files, references
 
     selected = [named_problem(problem)] if problem else list(given.selected(suite, seeds, None))

@@ -59,6 +59,34 @@ Preset = Annotated[
     str,
     typer.Option(help="Defaults of methods: tuned, paper (the publications'), or a file of `tune --save`."),
 ]
+ProblemName = Annotated[
+    str,
+    typer.Option("--problem", help="A problem by its name, or a model: my_file.py:NAME, with --num-train."),
+]
+NumTrain = Annotated[
+    str, typer.Option(help="Training data: 50, or 10,100,all; 100, of data all, if not given.")
+]
+InputDim = Annotated[int | None, typer.Option(min=1, help="Inputs of a model that does not say how many.")]
+Data = Annotated[
+    str, typer.Option(help="A table (.csv, .parquet), or a data set; see `pp-testbed data list`.")
+]
+Target = Annotated[str, typer.Option(help="The column of labels in a table.")]
+Test = Annotated[Path | None, typer.Option(help="Another table, of labels that are held out.")]
+Drop = Annotated[str, typer.Option(help="Columns of a table that are left out, with commas.")]
+Kind = Annotated[str, typer.Option(help="Labels of a table are classes, numbers, or auto.")]
+Model = Annotated[str, typer.Option(help="A model of data, my_file.py:NAME; else a network.")]
+Temperature = Annotated[float | None, typer.Option(help="Of the network; 0.1 if not given.")]
+ReportFile = Annotated[
+    Path | None, typer.Option(help="The report's file; OUT.html, beside the results, if not given.")
+]
+SuiteName = Annotated[
+    str, typer.Option("--suite", help="The problems; see `pp-testbed suites`; 2d-lite if nothing is said.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")]
+Inputs = Annotated[int | None, typer.Option(min=20, help="Test inputs of each problem; 3000 if not given.")]
+Draws = Annotated[
+    int | None, typer.Option(min=1, help="Functions drawn from a posterior; 1000 if not given.")
+]
 Out = Annotated[Path, typer.Option(help="The directory of results; a run goes on where it was.")]
 Results = Annotated[Path, typer.Argument(help="A directory of results.")]
 Agents = Annotated[str, typer.Option(help="Only these; all but oracle, uniform and prior if not given.")]
@@ -99,6 +127,63 @@ def selected(suite: str, seeds: str, limit: int | None) -> Any:
         if not len(selected):
             raise UsageError(f"suite {suite} has no problem with seed {seeds}")
     return selected.limit(limit) if limit else selected
+
+
+def suite_of(
+    suite: str, problem: str, data: str, seeds: str, num_train: str, limit: int | None, **options: Any
+) -> Any:
+    """The problems that a command line asks for: a suite's, those of a model, or those of data.
+
+    Args:
+        options: `target`, `test`, `drop` and `kind` of a table, `model` and `temperature` of data,
+            `input_dim` of a model.
+    """
+    from pp_testbed.problems.suites import Suite
+
+    if sum(map(bool, (suite, problem, data))) > 1:
+        raise UsageError("--suite, --problem and --data are three ways to say the same; expected one of them")
+    if problem:
+        made = _of_model(problem, seeds, num_train, options["input_dim"])
+        return Suite(problem, tuple(made[:limit]))
+    if data:
+        made = _of_data(data, seeds, num_train, options)
+        return Suite(made[0].data.name, tuple(made[:limit]))
+    if num_train:
+        raise UsageError("--num-train is of --problem and --data; a suite says itself how many")
+    return selected(suite or "2d-lite", seeds, limit)
+
+
+def _of_model(problem: str, seeds: str, num_train: str, input_dim: int | None) -> list[Any]:
+    from pp_testbed.models.own import own_model
+    from pp_testbed.models.user_files import FileObject
+    from pp_testbed.problems.named import of_name
+    from pp_testbed.problems.synthetic import Problem
+
+    if "/T" in problem or FileObject.parse(problem) is None:
+        return [of_name(problem)]
+    model = own_model(problem, input_dim=input_dim)
+    sizes = whole_numbers("--num-train", num_train or "100")
+    return [Problem(model, size, seed) for size in sizes for seed in sorted(numbers(seeds or "0"))]
+
+
+def _of_data(data: str, seeds: str, num_train: str, options: dict[str, Any]) -> list[Any]:
+    from pp_testbed.problems.data import of_data
+    from pp_testbed.problems.tables import read_table, words_on
+
+    table: Any = data
+    if Path(data).suffix in (".csv", ".parquet", ".pq"):
+        if not options["target"]:
+            raise UsageError(f"--data {data}: say which column has the labels, as in --target NAME")
+        drop, kind = names(options["drop"]), options["kind"]
+        table = read_table(data, options["target"], drop=drop, kind=kind, test=options["test"])
+        for line in words_on(table):
+            complain(line)
+    sizes: list[int | None] = []
+    for word in (num_train or "all").split(","):
+        sizes += [None] if word == "all" else list(whole_numbers("--num-train", word))
+    given = {"model": options["model"] or None, "temperature": options["temperature"]}
+    chosen = sorted(numbers(seeds or "0"))
+    return [of_data(table, num_train=size, seed=seed, **given) for size in sizes for seed in chosen]
 
 
 def numbers(text: str) -> set[int]:
@@ -192,7 +277,7 @@ def specs_of(methods: str, settings: list[str] | None, preset: str = "tuned") ->
 
 def evaluation_of(inputs: int | None, draws: int | None) -> Any:
     """What is measured, of so many test inputs and draws."""
-    from pp_testbed.evaluation.evaluator import Evaluation
+    from pp_testbed.evaluation.terms import Evaluation
 
     default = Evaluation()
     inputs, draws = inputs or default.num_batches * default.width, draws or default.num_draws

@@ -21,7 +21,11 @@ DEFAULT_METHODS = "uniform,mlp,ensemble,ensemble+,mean-field"
 
 @command()
 def run(
-    suite: Annotated[str, typer.Option(help="The problems; see `pp-testbed suites`.")] = "2d-lite",
+    suite: given.SuiteName = "",
+    problem: given.ProblemName = "",
+    data: given.Data = "",
+    target: given.Target = "",
+    num_train: given.NumTrain = "",
     methods: given.Methods = DEFAULT_METHODS,
     out: given.Out = Path("results"),
     jobs: given.Jobs = None,
@@ -29,18 +33,18 @@ def run(
     scheduler: given.Scheduler = "",
     settings: given.Settings = None,
     seeds: given.Seeds = "",
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many problems.")] = None,
-    inputs: Annotated[
-        int | None, typer.Option(min=20, help="Test inputs of each problem; 3000 if not given.")
-    ] = None,
-    draws: Annotated[
-        int | None, typer.Option(min=1, help="Functions drawn from a posterior; 1000 if not given.")
-    ] = None,
+    limit: given.Limit = None,
+    test: given.Test = None,
+    drop: given.Drop = "",
+    kind: given.Kind = "auto",
+    model: given.Model = "",
+    temperature: given.Temperature = None,
+    input_dim: given.InputDim = None,
+    inputs: given.Inputs = None,
+    draws: given.Draws = None,
     preset: given.Preset = "tuned",
     baseline: given.Baseline = "mlp",
-    report: Annotated[
-        Path | None, typer.Option(help="The report's file; OUT.html, beside the results, if not given.")
-    ] = None,
+    report: given.ReportFile = None,
     format: given.Format = "table",
 ) -> None:
     """Score methods on a suite, print a leaderboard and write a report.
@@ -49,9 +53,11 @@ def run(
 
       pp-testbed run
 
-      pp-testbed run --suite 2d --methods mlp,ensemble,ensemble+ --out results/ --preset paper
+      pp-testbed run --suite 2d --methods mlp,my_method.py:METHOD --set mlp.l2=10 --seeds 0-1 --limit 6
 
-      pp-testbed run --methods mlp,my_method.py:METHOD --set mlp.l2=10 --seeds 0-1 --limit 6
+      pp-testbed run --problem my_model.py:MODEL --num-train 50 --seeds 0-9 --methods mlp,mean-field,nuts
+
+      pp-testbed run --data patients.csv --target outcome --methods mlp,ensemble,ensemble+,bbb,laplace,nuts
     """
     from pp_testbed.engine.store import create_directory
     from pp_testbed.inference.options import method_name
@@ -64,7 +70,9 @@ def run(
     if report is None:
         create_directory(page.parent, "a report")
     check_report(page)
-    problems = given.selected(suite, seeds, limit)
+    of_table = {"target": target, "test": test, "drop": drop, "kind": kind}
+    of_model = {"model": model, "temperature": temperature, "input_dim": input_dim}
+    problems = given.suite_of(suite, problem, data, seeds, num_train, limit, **of_table, **of_model)
     specs = given.specs_of(methods, settings, preset)
     check_baseline(baseline, (method_name(resolve(spec)) for spec in specs))
     where, config = given.executor_of(executor, scheduler, jobs), given.evaluation_of(inputs, draws)

@@ -11,6 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation.scores import OF_LABELS, OF_TRUTH, Lead
+
 
 class Estimate(NamedTuple):
     """A number, its standard error, and how many degrees of freedom that one has.
@@ -60,6 +63,18 @@ def mean_over(values: pd.Series, stratum: pd.Series) -> Estimate:
     total = parts.sum() ** 2
     freedom = total / (parts**2 / (counts[known] - 1)).sum() if total > 0 else (counts[known] - 1).sum()
     return Estimate(mean, stderr, float(freedom))
+
+
+def lead_of(frame: pd.DataFrame) -> Lead:
+    """Which scores lead results: divergences from the truth, or likelihoods of labels that were held out."""
+    is_of_truth = frame[OF_TRUTH.joint].notna() if OF_TRUTH.joint in frame else pd.Series(False, frame.index)
+    is_of_labels = frame[OF_LABELS.joint].notna() if OF_LABELS.joint in frame else ~is_of_truth & False
+    if is_of_truth.any() and is_of_labels.any():
+        raise UsageError(
+            "these results are of known truths and of held-out labels, whose scores do not compare: "
+            "keep them in different directories"
+        )
+    return OF_LABELS if is_of_labels.any() else OF_TRUTH
 
 
 def mean_score(cells: pd.DataFrame, score: str = "kl_joint") -> Estimate:

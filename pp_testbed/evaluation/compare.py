@@ -16,8 +16,9 @@ import numpy as np
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import effective_size
-from pp_testbed.evaluation.evaluator import Terms, stderr_of_mean, terms_of
+from pp_testbed.evaluation.evaluator import terms_of
 from pp_testbed.evaluation.joint import jackknife
+from pp_testbed.evaluation.terms import Terms, stderr_of_mean
 from pp_testbed.inference.arviz import by_chain, differences, probe_inputs
 from pp_testbed.inference.posterior import as_posterior, log_weights_of
 from pp_testbed.models.base import Array, check_key

@@ -95,6 +95,16 @@ def label_counts(tau: int, kappa: int, num_classes: int) -> Outcomes:
     return Outcomes(left, right, np.outer(weight_left, weight_right).astype(np.float32))
 
 
+def label_counts_of(tau: int, kappa: int) -> tuple[np.ndarray, np.ndarray]:
+    """How often each of kappa anchors is taken in tau draws [O, kappa], and how likely that is [O].
+
+    Examples:
+        >>> label_counts_of(2, 2)[0].tolist(), label_counts_of(2, 2)[1].round(6).tolist()
+        ([[0.0, 2.0], [1.0, 1.0], [2.0, 0.0]], [0.25, 0.5, 0.25])
+    """
+    return _counts_of(tau, kappa, 1)
+
+
 @lru_cache
 def _counts_of(total: int, kappa: int, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
     """All vectors of kappa * K counts that add up to `total`, and the weight of each."""

@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from pp_testbed.models.base import Array
 
 NUM_BINS = 10  # of confidence, for calibration errors
+INTERVAL = 0.9  # the probability of the interval whose coverage is looked at
+DECILES = np.arange(1, 10) / 10
 Parts = dict[str, Array]  # KLs [n] or [n, width], scores of the mean [n, width], `predicted` [n, width, K]
+
+
+PROBABILITIES, LABELS, CLASSES, NUMBERS = (
+    frozenset({word}) for word in ("probabilities", "labels", "classes", "numbers")
+)
 
 
 class Score(NamedTuple):
@@ -27,17 +35,18 @@ class Score(NamedTuple):
         symbol: what people call it.
         summary: what it is, in a line.
         terms: `(parts, tau)` to an array whose mean it is.
-        needs: of the truth: "probabilities" of labels, or "labels" alone.
+        needs: of the truth, all of these: "probabilities" of labels, or "labels" that were held out;
+            "classes", or "numbers".
         is_less_better: its direction.
         has_bias: whether finite numbers of draws add to it, which the jackknife then measures.
-        place: "headline", a "column" of leaderboards, or "other".
+        place: "column" of leaderboards, or "other"; which three lead them, `Lead` says.
     """
 
     name: str
     symbol: str
     summary: str
     terms: Callable[[Parts, int], Array]
-    needs: str = "labels"
+    needs: frozenset[str] = CLASSES
     is_less_better: bool = True
     has_bias: bool = False
     place: str = "other"
@@ -84,8 +93,26 @@ def _aggregate(parts: Parts, tau: int) -> Array:
     return parts["kl_marginal"].mean(axis=1) + parts["kl_joint"] / tau
 
 
-def _kl(name: str, symbol: str, summary: str, terms: Any = None, place: str = "headline") -> Score:
-    return Score(name, symbol, summary, terms or _part(name), "probabilities", True, True, place)
+def rmse_terms(parts: Parts, _tau: int = 0) -> Array:
+    """Terms whose mean is the root mean square error r of the mean: r + (e² - r²) / 2 r."""
+    squares = parts["squared_error"]
+    root = jnp.sqrt(squares.mean())
+    return root + jnp.where(root > 0, (squares - root**2) / (2.0 * root), 0.0)
+
+
+def coverage_terms(parts: Parts, _tau: int = 0) -> Array:
+    """Whether labels are in the central interval of probability `INTERVAL`."""
+    return (jnp.abs(parts["pit"] - 0.5) <= INTERVAL / 2).astype(float)
+
+
+def pit_terms(parts: Parts, _tau: int = 0) -> Array:
+    """Terms whose mean is that, over nine deciles q, of |share of labels below the predicted q - q|."""
+    gaps = (parts["pit"][..., None] <= DECILES) - DECILES
+    return (jnp.sign(gaps.mean(axis=(0, 1))) * gaps).mean(axis=-1)
+
+
+def _kl(name: str, symbol: str, summary: str, terms: Any = None) -> Score:
+    return Score(name, symbol, summary, terms or _part(name), PROBABILITIES, True, True)
 
 
 def _plain(name: str, symbol: str, summary: str, terms: Any = None, **options: Any) -> Score:
@@ -96,7 +123,7 @@ SCORES = (
     _kl("kl_marginal", "d¹", "E KL(P*(y|x) ‖ P(y|x)), one label"),
     _kl("kl_joint", "d¹⁰", "the same of τ labels at τ i.i.d. inputs"),
     _kl("kl_dyadic", "d¹⁰,²", "the same of τ labels at inputs resampled from κ anchors"),
-    _kl("kl_aggregate", "d¹ + d¹⁰/10", "d¹ + d^τ / τ", _aggregate, "other"),
+    _kl("kl_aggregate", "d¹ + d¹⁰/10", "d¹ + d^τ / τ", _aggregate),
     _plain(
         "accuracy",
         "accuracy",
@@ -104,14 +131,70 @@ SCORES = (
         is_less_better=False,
         place="column",
     ),
-    _plain("nll", "NLL", "negative log likelihood of the predictive mean, expected under the truth"),
+    _plain(
+        "nll",
+        "NLL",
+        "negative log likelihood of the predictive mean, expected under the truth",
+        needs=frozenset(),
+    ),
     _plain("brier", "Brier", "Brier score of the predictive mean, expected under the truth"),
     _plain("ece", "ECE", "expected calibration error, 10 bins of confidence", ece_terms, place="column"),
     _plain("mce", "MCE", "maximum calibration error: that of the worst bin", mce_terms),
+    _plain(
+        "nll_joint", "NLL¹⁰", "of τ labels at τ i.i.d. inputs", needs=LABELS, has_bias=True, place="headline"
+    ),
+    _plain(
+        "nll_dyadic",
+        "NLL¹⁰,²",
+        "of τ labels at inputs resampled from κ anchors, with their labels",
+        needs=LABELS,
+        has_bias=True,
+    ),
+    _plain(
+        "rmse",
+        "RMSE",
+        "root mean square error of the mean",
+        rmse_terms,
+        needs=LABELS | NUMBERS,
+        place="column",
+    ),
+    _plain("crps", "CRPS", "continuous ranked probability score", needs=LABELS | NUMBERS, place="column"),
+    _plain(
+        "coverage",
+        "in 90 %",
+        "how often labels are in the central 90 % interval; 0.9 is best",
+        coverage_terms,
+        needs=LABELS | NUMBERS,
+        is_less_better=False,
+    ),
+    _plain(
+        "pit_error",
+        "PIT error",
+        "mean over deciles of |share of labels below the predicted decile - that decile|",
+        pit_terms,
+        needs=LABELS | NUMBERS,
+    ),
 )
 COLUMNS = [column for score in SCORES for column in score.columns]
-HEADLINES = {score.name: score.symbol for score in SCORES if score.place == "headline"}
-SHOWN = {score.name: score.symbol for score in SCORES if score.place in ("headline", "column")}
+SYMBOLS = {score.name: score.symbol for score in SCORES}
+
+
+class Lead(NamedTuple):
+    """The three scores that lead a table, of one label, of τ, and of τ at resampled inputs."""
+
+    marginal: str
+    joint: str
+    dyadic: str
+
+    @property
+    def symbols(self) -> dict[str, str]:
+        """What people call them."""
+        return {name: SYMBOLS[name] for name in self}
+
+
+OF_TRUTH = Lead("kl_marginal", "kl_joint", "kl_dyadic")
+OF_LABELS = Lead("nll", "nll_joint", "nll_dyadic")
+HEADLINES = OF_TRUTH.symbols
 METRICS = [score.name for score in SCORES if score.is_less_better]
 
 

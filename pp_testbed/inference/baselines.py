@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pp_testbed.inference.posterior import Finite, Sampled
-from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits, sample_latents
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs, sample_latents
 
 
 @pytree_dataclass
@@ -39,4 +39,4 @@ class Prior:
 
     def fit(self, key: Array, task: Task) -> Sampled:
         sampler = Partial(sample_latents, task.model, task.x[:1], task.y[:1])
-        return Sampled(Partial(read_logits, task.model), sampler)
+        return Sampled(Partial(read_outputs, task.model), sampler)

@@ -14,7 +14,15 @@ from numpyro.infer.elbo import ELBO
 
 from pp_testbed.inference.options import Sweep, at_once, check_positive
 from pp_testbed.inference.svi import SVI
-from pp_testbed.models.base import Array, Params, Program, Task, pytree_dataclass, read_logits, sample_latents
+from pp_testbed.models.base import (
+    Array,
+    Params,
+    Program,
+    Task,
+    pytree_dataclass,
+    read_outputs,
+    sample_latents,
+)
 
 
 def stein_score(samples: Array, at: Array, kept: float = 0.99) -> Array:
@@ -72,10 +80,10 @@ class FunctionalELBO(ELBO):
 
         def draw(key: Array) -> tuple[Array, Array]:
             latents = sample_latents(fitted, x, y, key)
-            return log_likelihood(model, latents, args), read_logits(model, latents, at).ravel()
+            return log_likelihood(model, latents, args), read_outputs(model, latents, at).ravel()
 
         def draw_prior(key: Array) -> Array:
-            return read_logits(model, sample_latents(model, x, y, key), at).ravel()
+            return read_outputs(model, sample_latents(model, x, y, key), at).ravel()
 
         log_likelihoods, functions = jax.vmap(draw)(jax.random.split(key_q, self.num_draws))
         priors = jax.vmap(draw_prior)(jax.random.split(key_p, self.num_draws))

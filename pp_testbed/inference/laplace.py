@@ -18,7 +18,7 @@ from pp_testbed.inference.mcmc import Target, normal_prior
 from pp_testbed.inference.options import Sweep, check_choice
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.subspace import Subspace, last_layer
-from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
 
 SUBSETS = ("all", "last-layer")
 PRECISIONS = ("model", "evidence")
@@ -183,7 +183,7 @@ def best_precision(eigenvalues: Array, offset: Array) -> Array:
 
 def network_logits(target: Target, position: Array, x: Array) -> Array:
     """Logits [N, K] of the model at a flat vector [P]."""
-    return read_logits(target.model, target.latents(position), x)
+    return read_outputs(target.model, target.latents(position), x)
 
 
 def linearised_logits(target: Target, point: Array, position: Array, x: Array) -> Array:

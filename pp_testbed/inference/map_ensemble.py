@@ -30,7 +30,7 @@ from pp_testbed.models.base import (
     Task,
     observe,
     pytree_dataclass,
-    read_logits,
+    read_outputs,
     sample_latents,
 )
 from pp_testbed.models.mlp import AgentMLP
@@ -243,7 +243,7 @@ class AdditivePrior:
 
 def undivided_logits(model: Model, latents: Params, x: Array) -> Array:
     """The generative network's output [N, K], before it is divided by the temperature."""
-    return model.temperature * read_logits(model, latents, x)
+    return model.temperature * read_outputs(model, latents, x)
 
 
 @pytree_dataclass

@@ -28,7 +28,7 @@ from pp_testbed.models.base import (
     Task,
     is_latent,
     pytree_dataclass,
-    read_logits,
+    read_outputs,
     sample_latents,
     weighted,
 )
@@ -216,7 +216,7 @@ class Sampler:
 
     def posterior(self, target: Target, positions: Array, stats: Stats, tuned: Any) -> Chains:
         """The chains' posterior, from positions [chains, draws, P]."""
-        return Chains.of(target, positions, stats, tuned, Partial(read_logits, target.model))
+        return Chains.of(target, positions, stats, tuned, Partial(read_outputs, target.model))
 
 
 @pytree_dataclass

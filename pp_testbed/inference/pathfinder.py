@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.inference.options import Sweep, check_positive
 from pp_testbed.inference.posterior import Sampled
-from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_logits
+from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_outputs
 
 
 @pytree_dataclass
@@ -68,7 +68,7 @@ class Pathfinder:
             )[0]
 
         states = jax.lax.map(path, jax.random.split(key, self.paths))
-        return Sampled(Partial(read_logits, target.model), Partial(draw_of_paths, target, states))
+        return Sampled(Partial(read_outputs, target.model), Partial(draw_of_paths, target, states))
 
 
 def draw_of_paths(target: Target, states: Any, key: Array) -> Params:

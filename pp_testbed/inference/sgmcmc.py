@@ -31,7 +31,7 @@ from pp_testbed.inference.options import (
 )
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.inference.svi import minibatch
-from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
 from pp_testbed.models.mlp import AgentMLP
 
 Batch = tuple[Array, Array, Array]
@@ -205,7 +205,7 @@ class StochasticGradientSampler:
         """The functions that the chains are at."""
         target = self.target(task)[0]
         draws = jax.vmap(target.latents)(states.position)
-        return Finite.equal(Partial(read_logits, target.model), draws)
+        return Finite.equal(Partial(read_outputs, target.model), draws)
 
     def fit(self, key: Array, task: Task) -> Chains:
         target, start = self.target(task)
@@ -231,7 +231,7 @@ class StochasticGradientSampler:
 
         positions = jax.vmap(chain)(jax.random.split(key, self.num_chains))  # [chains, draws, P]
         log_density = jax.vmap(jax.vmap(target.log_density))
-        function = Partial(read_logits, target.model)
+        function = Partial(read_outputs, target.model)
         return Chains.of(target, positions, {"lp": log_density(positions)}, None, function)
 
 

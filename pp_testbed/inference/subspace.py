@@ -29,7 +29,7 @@ from pp_testbed.inference.options import Sweep, at_once, check_choice, check_pos
 from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.inference.svi import GuideSampler, Training, fit, with_keywords
 from pp_testbed.inference.swag import SGD, path_of_sgd
-from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
 
 SUBSPACES = ("last-layer", "pca")
 
@@ -169,7 +169,7 @@ class Flow(InSubspace):
         training = Training(subspace, self.guide, optimizer, loss, self.batch_size)
         fitted = fit(key_flow, training, task, self.svi_steps)
         sampler = Partial(GuideSampler(self.guide), subspace, fitted.params, task.x, task.y)
-        return Sampled(Partial(read_logits, subspace), sampler, fitted.losses)
+        return Sampled(Partial(read_outputs, subspace), sampler, fitted.losses)
 
 
 @pytree_dataclass

@@ -15,7 +15,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.inference.mcmc import Target
 from pp_testbed.inference.options import Sweep, at_once, check_positive
 from pp_testbed.inference.posterior import Finite
-from pp_testbed.models.base import Array, Task, pytree_dataclass, read_logits
+from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
 
 
 @pytree_dataclass
@@ -66,4 +66,4 @@ class SVGD:
 
         state, _ = jax.lax.scan(step, state, None, length=self.num_steps)
         draws = jax.vmap(target.latents)(state.particles)
-        return Finite.equal(Partial(read_logits, target.model), draws)
+        return Finite.equal(Partial(read_outputs, target.model), draws)

@@ -41,7 +41,7 @@ from pp_testbed.models.base import (
     Task,
     is_latent,
     pytree_dataclass,
-    read_logits,
+    read_outputs,
     sample_latents,
     weighted,
 )
@@ -305,8 +305,10 @@ def _support(distribution: Any) -> Any:
 def check_sites(model: Program, guide: Any, task: Task) -> None:
     """Raise a UsageError unless the guide's latent sites are the model's, of their shapes and supports."""
     traces = abstract_trace(model, task), abstract_trace(bound_guide(guide, model), task)
-    if "logits" not in traces[0]:
-        raise UsageError("the model has no site named logits: numpyro.deterministic('logits', ...) makes one")
+    if not {"logits", "y"} & traces[0].keys():
+        raise UsageError(
+            "the model has no labels, a site y, and no site logits; expected numpyro.sample('y', ..., obs=y)"
+        )
     expected, found = ({name: site for name, site in trace.items() if is_latent(site)} for trace in traces)
     if extra := sorted(found.keys() - expected.keys()):
         raise UsageError(
@@ -417,7 +419,7 @@ class SVI(Trainable):
     def posterior(self, parts: None, params: Params, task: Task) -> Sampled:
         model = self.program(task)
         sampler = Partial(GuideSampler(self.guide_program), model, params, task.x, task.y)
-        return Sampled(Partial(read_logits, model), sampler)
+        return Sampled(Partial(read_outputs, model), sampler)
 
     def fit(self, key: Array, task: Task) -> Sampled:
         self.parts(key, key, task)

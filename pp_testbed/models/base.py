@@ -4,7 +4,7 @@ A *model* is a callable `model(x, y=None, num_train=None)` that writes a NumPyro
 sites, one deterministic site `logits` and one observed site `y`. The same model is the prior that
 generates the truth and the prior that a method conditions.
 
-What lives here: what models share (`observe`, `weighted`, `sample_latents`, `read_logits`), the truth
+What lives here: what models share (`observe`, `weighted`, `sample_latents`, `read_outputs`), the truth
 (`Environment`) and what a method may see of it (`Task`). The models themselves are in their own files.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, Protocol, TypeAlias, TypeVar, dataclass_transform
 
@@ -25,6 +25,7 @@ from numpyro import handlers
 from numpyro.infer.util import log_density
 
 from pp_testbed.errors import UsageError, check_whole
+from pp_testbed.models.likelihoods import Likelihood, outputs_of
 
 Array: TypeAlias = jax.Array
 Params: TypeAlias = dict[str, Array]
@@ -46,6 +47,12 @@ class Model(Protocol):
 
     @property
     def revision(self) -> int: ...
+
+    @property
+    def likelihood(self) -> Likelihood: ...
+
+    @property
+    def settings(self) -> tuple[str, ...]: ...
 
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Any: ...
 
@@ -137,11 +144,17 @@ def sample_latents(program: Callable[..., Any], x: Array, y: Array, key: Array) 
     return {name: site["value"] for name, site in trace.items() if is_latent(site)}
 
 
-def read_logits(model: Callable[..., Any], latents: Params, x: Array) -> Array:
-    """The `logits` site [N, K] of a model at inputs x [N, d], its latent sites given."""
+def read_outputs(model: Callable[..., Any], latents: Params, x: Array) -> Array:
+    """The outputs [N, D] of a model at inputs x [N, d], its latent sites given.
+
+    They are its site `logits` [N, K] if it has one, else what the distribution of its labels is made of.
+    """
     conditioned = handlers.seed(handlers.substitute(model, data=latents), jax.random.key(0))
     with handlers.block():  # so that one model may call another's function
-        return handlers.trace(conditioned).get_trace(x, no_labels(x))["logits"]["value"]
+        sites = handlers.trace(conditioned).get_trace(x, no_labels(x))
+    if "logits" in sites and jnp.ndim(sites["logits"]["value"]) == 2:
+        return sites["logits"]["value"]
+    return outputs_of(sites["y"]["fn"])[1]
 
 
 def no_labels(x: Array) -> Array:
@@ -157,13 +170,48 @@ class Environment:
     model: Model
     latents: Params
 
+    @property
+    def offers(self) -> frozenset[str]:
+        """What it offers scores: see `evaluation.scores`."""
+        return frozenset({"probabilities", "classes" if self.model.likelihood.is_of_classes else "numbers"})
+
+    @property
+    def num_classes(self) -> int:
+        return self.model.num_classes
+
+    @property
+    def num_rows(self) -> int:
+        """None are held out: inputs are drawn."""
+        return 0
+
     def logits(self, x: Array) -> Array:
         """Logits [N, K] at x [N, d], divided by the temperature: softmax gives p(y | x)."""
-        return read_logits(self.model, self.latents, x)
+        return read_outputs(self.model, self.latents, x)
 
     def labels(self, key: Array, x: Array) -> Array:
         """Labels [N] at x [N, d], drawn by the model itself."""
         return handlers.seed(handlers.substitute(self.model, data=self.latents), key)(x)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class HeldOut:
+    """The truth of data: labels y [N] at inputs x [N, ...] that no method has seen. For judges only."""
+
+    x: Array
+    y: Array
+    likelihood: Likelihood = field(metadata={"static": True})
+    num_classes: int = field(metadata={"static": True})
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """What it offers scores: see `evaluation.scores`."""
+        return frozenset({"labels", "classes" if self.likelihood.is_of_classes else "numbers"})
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows there are."""
+        return self.x.shape[0]
 
 
 @jax.tree_util.register_dataclass
@@ -200,6 +248,11 @@ class Task:
     @property
     def temperature(self) -> Any:
         return self.model.temperature
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What outputs mean."""
+        return self.model.likelihood
 
     @property
     def data_weights(self) -> Array:

@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 
 from pp_testbed.errors import UsageError
 from pp_testbed.models.base import Array, check_model, observe, pytree_dataclass
+from pp_testbed.models.likelihoods import Categorical, Likelihood
 
 
 @pytree_dataclass
@@ -22,6 +23,7 @@ class LogisticRegression:
     """
 
     revision: ClassVar[int] = 1
+    likelihood: ClassVar[Likelihood] = Categorical()
     input_dim: int = 10
     temperature: float = 0.01
 
@@ -31,6 +33,11 @@ class LogisticRegression:
     @property
     def num_classes(self) -> int:
         return 2
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What a name says of it besides its family."""
+        return (f"rho{float(self.temperature)!r}",)
 
     @property
     def words(self) -> list[str]:

@@ -21,6 +21,7 @@ import numpyro.distributions as dist
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.models.base import Array, Params, check_model, observe, pytree_dataclass
+from pp_testbed.models.likelihoods import Categorical, Likelihood
 
 INITS = ("truncated", "normal")
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -95,6 +96,7 @@ class GenerativeMLP:
     """
 
     revision: ClassVar[int] = 1
+    likelihood: ClassVar[Likelihood] = Categorical()
     input_dim: int = 2
     num_classes: int = 2
     hidden: tuple[int, ...] = (50, 50)
@@ -122,6 +124,11 @@ class GenerativeMLP:
             params[f"w{layer}"] = spread(base) / jnp.sqrt(fan_in)
         params["b0"] = _normal("b0_base", (shapes[0][1],)) / jnp.sqrt(self.input_dim)
         return observe(mlp(params, x, self.activation) / self.temperature, y, num_train)
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What a name says of it besides its family."""
+        return (f"rho{float(self.temperature)!r}",)
 
     @property
     def words(self) -> list[str]:

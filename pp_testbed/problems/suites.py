@@ -8,7 +8,9 @@ from typing import Any
 
 from pp_testbed.errors import unknown
 from pp_testbed.models.mlp import ACTIVATIONS
-from pp_testbed.problems.synthetic import Problem, problem
+from pp_testbed.problems.base import BaseProblem
+from pp_testbed.problems.named import problem
+from pp_testbed.problems.synthetic import Problem
 
 
 @dataclass(frozen=True)
@@ -16,15 +18,15 @@ class Suite:
     """A named, ordered list of problems."""
 
     name: str
-    problems: tuple[Problem, ...]
+    problems: tuple[BaseProblem, ...]
 
-    def __iter__(self) -> Iterator[Problem]:
+    def __iter__(self) -> Iterator[BaseProblem]:
         return iter(self.problems)
 
     def __len__(self) -> int:
         return len(self.problems)
 
-    def __getitem__(self, index: int) -> Problem:
+    def __getitem__(self, index: int) -> BaseProblem:
         return self.problems[index]
 
     def filter(self, **values: Any) -> Suite:
@@ -39,7 +41,7 @@ class Suite:
             if attribute not in known:
                 raise unknown("attribute of a problem", attribute, known)
 
-        def keeps(problem: Problem) -> bool:
+        def keeps(problem: BaseProblem) -> bool:
             return all(
                 getattr(problem, attribute) in _collection(wanted) for attribute, wanted in values.items()
             )
@@ -60,13 +62,13 @@ GRID_T = (1, 3, 10, 30, 100, 300, 1000)
 GRID_RHO = (0.01, 0.1, 0.5)
 
 
-def _grid(seeds: Collection[int]) -> list[Problem]:
+def _grid(seeds: Collection[int]) -> list[BaseProblem]:
     return [
         problem(num_train=t, temperature=rho, seed=seed) for t in GRID_T for rho in GRID_RHO for seed in seeds
     ]
 
 
-def _highdim() -> list[Problem]:
+def _highdim() -> list[BaseProblem]:
     return [
         problem(num_train=ratio * d, temperature=rho, seed=seed, input_dim=d)
         for d in (2, 10, 100)
@@ -76,7 +78,7 @@ def _highdim() -> list[Problem]:
     ]
 
 
-def _variants(variants: list[dict[str, Any]]) -> list[Problem]:
+def _variants(variants: list[dict[str, Any]]) -> list[BaseProblem]:
     return [
         problem(num_train=t, temperature=0.1, seed=seed, **variant)
         for variant in variants
@@ -85,7 +87,7 @@ def _variants(variants: list[dict[str, Any]]) -> list[Problem]:
     ]
 
 
-def _decisions() -> list[Problem]:
+def _decisions() -> list[BaseProblem]:
     return [
         problem(num_train=ratio * d, temperature=0.1, seed=seed, input_dim=d)
         for d in (2, 10, 50)
@@ -94,7 +96,7 @@ def _decisions() -> list[Problem]:
     ]
 
 
-def _logistic() -> list[Problem]:
+def _logistic() -> list[BaseProblem]:
     return [
         problem(num_train=ratio * d, seed=seed, model="logistic", input_dim=d)
         for d in (2, 10, 100, 1000)
@@ -103,7 +105,7 @@ def _logistic() -> list[Problem]:
     ]
 
 
-SUITES: dict[str, tuple[str, Callable[[], list[Problem]]]] = {
+SUITES: dict[str, tuple[str, Callable[[], list[BaseProblem]]]] = {
     "smoke": (
         "two small problems, for trying things out",
         lambda: [problem(num_train=t, temperature=0.1) for t in (3, 30)],

@@ -16,14 +16,13 @@ import pandas as pd
 from pp_testbed.engine.identity import config_hash, describe, without_digests
 from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.evaluation.aggregate import mean_score, paired_ratio
-from pp_testbed.evaluation.evaluator import Evaluation
-from pp_testbed.evaluation.scores import HEADLINES, SHOWN
+from pp_testbed.evaluation.aggregate import lead_of, mean_score, paired_difference, paired_ratio
+from pp_testbed.evaluation.scores import OF_LABELS, OF_TRUTH, SCORES, SYMBOLS, Lead
+from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.inference.mcmc import NUTS
 from pp_testbed.report import FORMATS
 from pp_testbed.studies.reference_files import references, settings_of
 
-COLUMNS = SHOWN | {"fit_seconds": "fit [s]"}
 OPTIONAL = {"excess_kl_joint": "d¹⁰ − NUTS"}  # columns that are shown where there is something in them
 # Osband et al., 2022: means over 210 problems of the same grid, other environments.
 PUBLISHED = {
@@ -35,6 +34,24 @@ PUBLISHED = {
     "ensemble+": {"kl_marginal": 0.129, "kl_joint": 1.015},
     "sgmcmc": {"kl_marginal": 0.122, "kl_joint": 0.947},
 }
+
+
+def columns_of(frame: pd.DataFrame) -> dict[str, str]:
+    """The scores that a table of results shows, and what they are called: those that lead, and others."""
+    lead = lead_of(frame)
+    others = [score.name for score in SCORES if score.place == "column"]
+    names = [name for name in others if lead is OF_TRUTH or (name in frame and frame[name].notna().any())]
+    of_numbers = {score.name for score in SCORES if "numbers" in score.needs}
+    names = [name for name in names if lead is OF_LABELS or name not in of_numbers]
+    return lead.symbols | {name: SYMBOLS[name] for name in names} | {"fit_seconds": "fit [s]"}
+
+
+def versus(lead: Lead, baseline: str) -> dict[str, str]:
+    """How a table compares with the baseline: a ratio of divergences, or a difference of likelihoods."""
+    symbol = SYMBOLS[lead.joint]
+    if lead is OF_TRUTH:
+        return {"ratio": f"{symbol} / {baseline}"}
+    return {"difference": f"{symbol} − {baseline}"}  # a likelihood of numbers can be below 0
 
 
 def leaderboard(
@@ -51,8 +68,8 @@ def leaderboard(
     Each score is a mean over problems with, in `_stderr`, the standard error of that mean across
     seeds: T, temperature and model are the benchmark's choice, the seeds are its sample. `ratio` is the
     mean of kl_joint over that of the baseline on the problems that both have, `ratio_stderr` its
-    paired standard error; `excess_kl_joint` is the mean of kl_joint minus that of the exact posterior on
-    the problems that have a converged reference, paired too.
+    paired standard error; of held-out labels it is `difference`, of nll_joint. `excess_kl_joint` is the mean
+    of kl_joint minus that of the exact posterior on the problems that have a converged reference, paired too.
 
     Args:
         frame: results, as `pt.run` returns them or `pandas.read_parquet` reads them.
@@ -73,6 +90,7 @@ def leaderboard(
         calibration_error=calibration_errors(frame, calibrations),
     )
     check_baseline(baseline, frame.method)
+    lead, columns = lead_of(frame), list(columns_of(frame))
     for column in by:
         if column not in frame.columns:
             raise unknown("column", column, ("num_train", "temperature", "input_dim", "suite", "seed"))
@@ -80,24 +98,24 @@ def leaderboard(
     groups = frame.groupby(list(by), sort=True) if by else [((), frame)]
     for values, group in groups:
         reference = group[(group.method == baseline) & (group.status == OK)]
-        places = _places(group)
+        places = _places(group, lead.joint)
         for method, cells in sorted(group.groupby("method", sort=False), key=lambda item: places[item[0]]):
             head = dict(zip(by, values, strict=True)) | {"method": method}
             paper = _published(str(method), baseline) if published else {}
-            row = _summary(cells, reference)
+            row = _summary(cells, reference, lead, columns)
             row["lacking"] = group.problem.nunique() - row["problems"]
             rows.append(head | row | paper)
     return pd.DataFrame(rows)
 
 
-def _places(group: pd.DataFrame) -> dict[str, tuple[bool, float]]:
+def _places(group: pd.DataFrame, joint: str) -> dict[str, tuple[bool, float]]:
     """What the methods of a group are sorted by: whether they lack a problem, and how they score.
 
     A mean over the easy problems alone does not compare with others' means: scores count by how far they are
     from the mean, on the same problem, of the methods that lack none.
     """
     scores = group[group.status == OK].pivot_table(
-        index="problem", columns="method", values="kl_joint", dropna=False
+        index="problem", columns="method", values=joint, dropna=False
     )
     scores = scores.reindex(group.problem.unique()).reindex(columns=group.method.unique())
     lacks = scores.isna().any()
@@ -146,16 +164,21 @@ def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[is_good | ~again]
 
 
-def _summary(cells: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
+def _summary(
+    cells: pd.DataFrame, reference: pd.DataFrame, lead: Lead, columns: Sequence[str]
+) -> dict[str, Any]:
     good = cells[cells.status == OK]
     row: dict[str, Any] = {"problems": len(good), "failed": len(cells) - len(good)}
-    for name in [*COLUMNS, *OPTIONAL]:
+    for name in [*columns, *OPTIONAL]:
         there = good[good[name].notna()] if name in OPTIONAL else good
         row[name], stderr, _ = mean_score(there, name)
         if name != "fit_seconds":  # which the cells of a batch share
             row[name + "_stderr"] = stderr
     row["calibration_error"] = good.calibration_error.mean()
-    row["ratio"], row["ratio_stderr"], _ = paired_ratio(good, reference)
+    if lead is OF_TRUTH:
+        row["ratio"], row["ratio_stderr"], _ = paired_ratio(good, reference)
+    else:
+        row["difference"], row["difference_stderr"], _ = paired_difference(good, reference, lead.joint)
     return row
 
 
@@ -246,7 +269,7 @@ def render_across(table: pd.DataFrame, style: str = "table") -> Any:
     if style in ("csv", "json"):
         return render_plain(table, style)
     names = [name for name in table.columns if not name.endswith(("_stderr", "_bias")) and name != "method"]
-    heads = {name: f"{symbol} ({name})" for name, symbol in HEADLINES.items()}
+    heads = {name: f"{symbol} ({name})" for name, symbol in (OF_TRUTH.symbols | OF_LABELS.symbols).items()}
     rows = []
     for name in names:
         errors = table.get(name + "_stderr", pd.Series(np.nan, index=table.index))
@@ -283,7 +306,8 @@ def _styled(
 
 def _cells(table: pd.DataFrame, baseline: str) -> tuple[list[str], list[list[str]], list[bool]]:
     """Headings, cells as text, and which columns are numbers."""
-    columns = dict(COLUMNS) | {"ratio": f"d¹⁰ / {baseline}"}
+    lead = lead_of(table)
+    columns = columns_of(table) | versus(lead, baseline)
     optional = OPTIONAL | {"calibration_error": "SBC error"}
     columns |= {name: head for name, head in optional.items() if table[name].notna().any()}
     published = {

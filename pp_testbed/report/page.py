@@ -24,16 +24,17 @@ from markupsafe import Markup, escape
 import pp_testbed
 from pp_testbed.engine.store import OK, write_whole
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.aggregate import paired_difference
-from pp_testbed.evaluation.scores import HEADLINES
+from pp_testbed.evaluation.aggregate import lead_of, paired_difference
+from pp_testbed.evaluation.scores import OF_LABELS, OF_TRUTH, SYMBOLS
 from pp_testbed.report import plots
 from pp_testbed.report.leaderboard import (
-    COLUMNS,
     OPTIONAL,
+    columns_of,
     exact_cells,
     exact_scores,
     leaderboard,
     method_labels,
+    versus,
     with_error,
     without_superseded,
     words_on_incomplete,
@@ -43,6 +44,12 @@ from pp_testbed.studies.reference_files import references as shipped_references
 from pp_testbed.studies.scoring import RESULTS
 
 MARK = "<!doctype html>\n<!-- a report of pp_testbed -->"  # files that begin like this may be replaced
+WORDS = {  # on the scores that lead
+    OF_TRUTH: "d¹ is the KL divergence from the truth of the prediction of one label, d¹⁰ of ten labels at "
+    "ten inputs, d¹⁰,² of ten labels at inputs resampled from two. The ratio, and the distance to the",
+    OF_LABELS: "NLL is the negative log likelihood of a label that was held out, NLL¹⁰ of ten together, "
+    "NLL¹⁰,² of ten at inputs resampled from two, with their labels. The difference, and the distance to the",
+}
 LEVEL = 0.95  # of the interval that must not have 0 in it for a difference to be bold
 
 
@@ -135,14 +142,13 @@ def _contents(
 
 
 def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
-    columns = HEADLINES | {"ratio": f"d¹⁰ / {baseline}"} | OPTIONAL | {"calibration_error": "SBC error"}
-    columns |= {name: head for name, head in COLUMNS.items() if name not in HEADLINES}
+    lead = lead_of(board)
+    columns = lead.symbols | versus(lead, baseline) | OPTIONAL | {"calibration_error": "SBC error"}
+    columns |= {name: head for name, head in columns_of(board).items() if name not in lead}
     shown = {name: head for name, head in columns.items() if board[name].notna().any()}
     text = (
         "Means over problems with standard errors across seeds; the bars show both. Lower is better, but for "
-        "accuracy. d¹ is the KL divergence from the truth of the prediction of one label, d¹⁰ of ten labels "
-        "at ten inputs, d¹⁰,² of ten labels at inputs resampled from two. The ratio, and the distance to the "
-        "exact posterior (NUTS), are paired by problem."
+        f"accuracy. {WORDS[lead]} exact posterior (NUTS), are paired by problem."
     )
     if not good.duplicated(["method", "kind"]).any():
         text += " There is one seed of each kind of problem here: the errors are between all problems."
@@ -161,7 +167,8 @@ def _comparison(
         }
     )
     text = (
-        "d¹⁰ of the row's method minus that of the column's, on the problems that both have, with its "
+        f"{SYMBOLS[lead_of(good).joint]} of the row's method minus that of the column's, on the problems "
+        "that both have, with its "
         f"standard error; bold where a {LEVEL:.0%} interval (Student's t) has no 0 in it. Of many pairs that "
         "are equal some are bold by chance: 5 in 100."
     )
@@ -172,16 +179,22 @@ def _differences(good: pd.DataFrame, order: list[str]) -> Table:
     names = [name for name in order if name in set(good.method)]
     by_name = {name: good[good.method == name] for name in names}
     cells = {(name, name): Cell("") for name in names}
+    joint = lead_of(good).joint
     long = []
     for one, other in combinations(names, 2):
-        found = paired_difference(by_name[one], by_name[other])
+        found = paired_difference(by_name[one], by_name[other], joint)
         (value, error, freedom), (low, high) = found, found.interval(LEVEL)
         is_strong = low > 0.0 or high < 0.0
         for pair, sign in (((one, other), 1.0), ((other, one), -1.0)):
             cells[pair] = Cell(with_error(sign * value, error), sortable(sign * value), is_strong=is_strong)
         long.append({"method": one, "other": other, "difference": value, "stderr": error, "df": freedom})
     rows = [[Cell(one, one), *(cells[one, other] for other in names)] for one in names]
-    return Table("differences of d¹⁰", ["method", *(f"− {name}" for name in names)], rows, pd.DataFrame(long))
+    return Table(
+        f"differences of {SYMBOLS[joint]}",
+        ["method", *(f"− {name}" for name in names)],
+        rows,
+        pd.DataFrame(long),
+    )
 
 
 def _breakdown(frame: pd.DataFrame, order: list[str], references: pd.DataFrame) -> Section:
@@ -190,14 +203,15 @@ def _breakdown(frame: pd.DataFrame, order: list[str], references: pd.DataFrame) 
     for column, word in words.items():
         if frame[column].nunique() > 1:
             board = leaderboard(frame, [column], references=references)
-            tables.append(_across(board, column, word, "kl_joint", order))
+            tables.append(_across(board, column, word, lead_of(frame).joint, order))
     pictures, notes = pictures_of(
         {
             "Scores against the number of data": lambda: plots.data(frame, references=references),
             "Scores against the temperature": lambda: plots.temperature(frame, references=references),
         }
     )
-    text = "Mean d¹⁰ for each value of what problems differ in, over the others."
+    joint = SYMBOLS[lead_of(frame).joint]
+    text = f"Mean {joint} for each value of what problems differ in, over the others."
     return Section("By data and temperature", text, tables, pictures, notes)
 
 
@@ -278,6 +292,7 @@ def _calibration(calibrations: Sequence[Any]) -> Section:
 
 
 def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> Section:
+    joint = lead_of(good).joint
     pictures, notes = pictures_of({"Score against cost": lambda: plots.cost(frame, references=references)})
     rows = [
         {
@@ -287,7 +302,7 @@ def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> 
             "evaluate_seconds": cells.evaluate_seconds.mean(),
             "total_seconds": (cells.fit_seconds + cells.evaluate_seconds).sum(),
             "num_draws": int(cells.num_draws.max()),
-            "kl_joint": cells.kl_joint.mean(),
+            joint: cells[joint].mean(),
         }
         for label, cells in good.groupby("method")
     ]
@@ -297,7 +312,7 @@ def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> 
         "evaluate_seconds": "evaluate, s per problem",
         "total_seconds": "all problems, s",
         "num_draws": "functions",
-        "kl_joint": "d¹⁰",
+        joint: SYMBOLS[joint],
     }
     table = pd.DataFrame(rows).sort_values("total_seconds", ignore_index=True)
     text = (
@@ -311,19 +326,20 @@ def _cost(frame: pd.DataFrame, good: pd.DataFrame, references: pd.DataFrame) -> 
 
 
 def _diagnostics(good: pd.DataFrame) -> Section:
+    joint = lead_of(good).joint
     rows = [
         {
             "method": label,
-            "stderr": cells.kl_joint_stderr.mean(),
-            "bias": cells.kl_joint_bias.mean(),
-            "largest_bias": cells.kl_joint_bias.abs().max(),
+            "stderr": cells[f"{joint}_stderr"].mean(),
+            "bias": cells[f"{joint}_bias"].mean(),
+            "largest_bias": cells[f"{joint}_bias"].abs().max(),
             "labels": ", ".join(sorted(set(cells.labels))),
-            "infinite": int(np.isinf(cells.kl_joint).sum()),
+            "infinite": int(np.isinf(cells[joint]).sum()),
         }
         for label, cells in good.groupby("method")
     ]
     columns = {
-        "stderr": "mean standard error of d¹⁰ of a problem",
+        "stderr": f"mean standard error of {SYMBOLS[joint]} of a problem",
         "bias": "mean bias by finite draws",
         "largest_bias": "largest",
         "labels": "labels",

@@ -28,14 +28,15 @@ from pp_testbed.engine.store import ALWAYS, OK, Column, Layout, Store
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.acquisition import PRIORITIES, Candidates, reorder
-from pp_testbed.evaluation.evaluator import Evaluation, evaluate
+from pp_testbed.evaluation.evaluator import evaluate
+from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.inference.options import method_name, problems_at_once
 from pp_testbed.inference.posterior import as_posterior, log_weights_of
 from pp_testbed.inference.specs import resolve, sent
 from pp_testbed.models.base import Array, Task
+from pp_testbed.problems.base import BaseProblem, key_of
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
-from pp_testbed.problems.synthetic import Problem, key_of
 from pp_testbed.studies.scoring import FACTS, ORDER, SCORES, fit_together
 
 REVISION = 1  # of how a run chooses
@@ -50,7 +51,7 @@ class Learning(NamedTuple):
     """What a worker is told of a run: one method, in words or itself, on one pool with one priority."""
 
     method: Any
-    problem: Problem
+    problem: BaseProblem
     priority: str
 
 
@@ -101,7 +102,7 @@ def active(
 
 def choosing(
     methods: Sequence[Any],
-    pools: Sequence[Problem],
+    pools: Sequence[BaseProblem],
     priorities: Sequence[str],
     budgets: tuple[int, ...],
     config: Evaluation,

@@ -38,7 +38,8 @@ from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.registry import METHODS
 from pp_testbed.inference.specs import MethodSpec, sent
 from pp_testbed.models.base import Array, Environment, as_pytree, no_labels, pytree_dataclass, sample_latents
-from pp_testbed.problems.synthetic import Named, family, make_model
+from pp_testbed.problems.base import Named
+from pp_testbed.problems.synthetic import family, make_model
 
 REVISION = 1  # of how a run is played
 STEPS = 5000

@@ -41,7 +41,8 @@ from pp_testbed.inference.options import method_name, num_rows, problems_at_once
 from pp_testbed.inference.posterior import log_weights_of
 from pp_testbed.inference.specs import resolve, sent
 from pp_testbed.models.base import Array, Task
-from pp_testbed.problems.synthetic import Problem, problem
+from pp_testbed.problems.base import BaseProblem
+from pp_testbed.problems.named import problem
 from pp_testbed.studies.scoring import FACTS, Fitted, program_of
 
 REVISION = 1  # of what is ranked
@@ -94,7 +95,7 @@ def sbc(
     return Calibration(name, num_train, temperature, frame[QUANTITIES].to_numpy())
 
 
-def calibrating(method: Any, problems: Sequence[Problem]) -> Study:
+def calibrating(method: Any, problems: Sequence[BaseProblem]) -> Study:
     """The study of one method's ranks on some problems."""
     made = resolve(method)
     text, message = config_text(revision=REVISION, method=made), sent(method, made)
@@ -122,13 +123,13 @@ def rank(messages: list[Fitted], _workspace: Workspace) -> Iterator[Rows]:
         yield Rows(place, [dict(zip(QUANTITIES, values.tolist(), strict=True)) | status])
 
 
-def _inputs(problem: Problem) -> tuple[Array, Array, Array]:
+def _inputs(problem: BaseProblem) -> tuple[Array, Array, Array]:
     """Fresh probe inputs, and keys for draws and ties. (No score uses this key: no suite has the problem.)"""
     key_inputs, key_draws, key_ties = jax.random.split(problem.keys.evaluate, 3)
     return problem.model.inputs(key_inputs, NUM_PROBES), key_draws, key_ties
 
 
-def _ranks_together(method: Any, problems: Sequence[Problem]) -> Any:
+def _ranks_together(method: Any, problems: Sequence[BaseProblem]) -> Any:
     rows = num_rows(method, problems[0])
     tasks, environments = stack([problem.draw(rows) for problem in problems])
     keys = stack([problem.keys.fit for problem in problems])
@@ -148,10 +149,10 @@ def _ranks(method: Any, keys: Any, tasks: Any, environments: Any, inputs: Any) -
     return map_problems(one, (keys, tasks, environments, inputs))
 
 
-def _ranks_alone(method: Any, problem: Problem) -> Array:
+def _ranks_alone(method: Any, problem: BaseProblem) -> Array:
     """The same for a method that is any Python."""
     x_probe, key_draws, key_ties = _inputs(problem)
-    task, environment = problem.task, problem.environment
+    task, environment = problem.task, problem.truth
     posterior = method.fit(problem.keys.fit, task)
     complete = is_complete(posterior)
     x = jnp.concatenate([x_probe, task.x])

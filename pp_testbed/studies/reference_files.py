@@ -26,14 +26,14 @@ from pp_testbed.engine.identity import config_hash, config_text, renewed
 from pp_testbed.engine.store import cell_id, file_words, write_whole
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import Diagnostics
-from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.evaluation.scores import Scores
+from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.inference.arviz import arviz_object, probe_inputs
 from pp_testbed.inference.mcmc import NUTS, Chains
 from pp_testbed.inference.posterior import divisor
-from pp_testbed.models.base import read_logits
-from pp_testbed.problems.synthetic import Problem
-from pp_testbed.problems.synthetic import problem as named_problem
+from pp_testbed.models.base import read_outputs
+from pp_testbed.problems.base import BaseProblem
+from pp_testbed.problems.named import of_name as named_problem
 
 REVISION = 1  # of how chains become a reference
 SHIPPED = Path(str(files("pp_testbed") / "data" / "references"))
@@ -66,7 +66,7 @@ class Reference:
         path: where it was read from.
     """
 
-    problem: Problem
+    problem: BaseProblem
     settings: str
     scores: Scores
     diagnostics: Diagnostics
@@ -114,7 +114,7 @@ class Reference:
         stats = {name: leaf for name, leaf in self.stats.items() if name != "energy" or self.thinning == 1}
         num = len(next(iter(draws.values())))
         return Chains(
-            function=Partial(read_logits, self.problem.model),
+            function=Partial(read_outputs, self.problem.model),
             draws=draws,
             log_weights=jnp.full(num, -jnp.log(num)),
             num_groups=divisor("the reference", num),
@@ -153,13 +153,13 @@ def settings_of(method: NUTS, evaluation: Evaluation | None = None) -> str:
     return config_text(revision=REVISION, method=method, evaluation=evaluation or Evaluation())
 
 
-def file_name(problem: Problem, settings: str) -> str:
+def file_name(problem: BaseProblem, settings: str) -> str:
     """The file of a reference: the problem in words, and what identifies it."""
     digest = cell_id(problem.name, problem.revision, config_hash(settings))
     return f"{file_words(problem.name)}_{digest}.npz"
 
 
-def find(folder: Path, problem: Problem, settings: str) -> Path | None:
+def find(folder: Path, problem: BaseProblem, settings: str) -> Path | None:
     """The file of a folder that is this reference; 0.2.0 named it otherwise."""
     path = folder / file_name(problem, settings)
     if path.exists():

@@ -34,17 +34,18 @@ from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.compare import compare
 from pp_testbed.evaluation.diagnostics import diagnose_values, probe_values
-from pp_testbed.evaluation.evaluator import Evaluation, Terms, evaluate, score_inputs, scores_of, summarise
+from pp_testbed.evaluation.evaluator import evaluate, score_inputs, scores_of
+from pp_testbed.evaluation.terms import Evaluation, Terms, summarise
 from pp_testbed.inference.arviz import probe_inputs
 from pp_testbed.inference.mcmc import NUTS, Chains
 from pp_testbed.inference.options import method_name
 from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.specs import resolve
-from pp_testbed.models.base import read_logits
+from pp_testbed.models.base import read_outputs
+from pp_testbed.problems.base import BaseProblem
+from pp_testbed.problems.named import of_name as named_problem
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
-from pp_testbed.problems.synthetic import Problem
-from pp_testbed.problems.synthetic import problem as named_problem
 from pp_testbed.studies.reference_files import (
     REVISION,
     SHIPPED,
@@ -68,7 +69,7 @@ _TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
 
 
 def reference(
-    problem: Problem | str,
+    problem: BaseProblem | str,
     *,
     store: str | os.PathLike[str] | None = None,
     method: NUTS | None = None,
@@ -157,7 +158,7 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
     num_draws = min(num_draws, reference.values.shape[1])
     run = jax.jit(partial(method.continue_chain, num_draws=num_draws))
     positions, _ = run(key_draws, target, (state, start))
-    again_drawn = Finite.equal(Partial(read_logits, target.model), jax.vmap(target.latents)(positions))
+    again_drawn = Finite.equal(Partial(read_outputs, target.model), jax.vmap(target.latents)(positions))
     same = (
         np.abs(np.asarray(probe_values(again_drawn, inputs)) - reference.values[chain, :num_draws])
         < 1e-2 * spread
@@ -194,7 +195,7 @@ def fits_beside(exact: Reference, methods: Sequence[Any]) -> tuple[pd.DataFrame,
 
 
 def build_references(
-    suite: Suite | str | Iterable[Problem],
+    suite: Suite | str | Iterable[BaseProblem],
     *,
     store: str | os.PathLike[str] | None = None,
     method: NUTS | None = None,
@@ -226,7 +227,7 @@ def build_references(
 
 
 def _build(
-    problems: Sequence[Problem], method: NUTS, directory: Path, executor: Executor, progress: bool
+    problems: Sequence[BaseProblem], method: NUTS, directory: Path, executor: Executor, progress: bool
 ) -> None:
     """Run the chains that are missing, and put together those of a problem as soon as all are there."""
     study, pieces = sampling(problems, method), directory / "pieces"
@@ -283,11 +284,11 @@ class Sampled(NamedTuple):
     """What a worker is told of a chain."""
 
     method: NUTS
-    problem: Problem
+    problem: BaseProblem
     chain: int
 
 
-def sampling(problems: Sequence[Problem], method: NUTS) -> Study:
+def sampling(problems: Sequence[BaseProblem], method: NUTS) -> Study:
     """The study of single chains. Versions are part of what they are: none are put together with others."""
     cells, made_by = [], versions()
     for problem in problems:
@@ -311,7 +312,7 @@ def _chain(method: NUTS, key: Any, task: Any) -> Any:
     return positions, stats, {"position": state.position, **tuned}
 
 
-def _run_chain(method: NUTS, problem: Problem, chain: int, programs: Programs) -> dict[str, np.ndarray]:
+def _run_chain(method: NUTS, problem: BaseProblem, chain: int, programs: Programs) -> dict[str, np.ndarray]:
     """One chain as arrays."""
     key = method.chain_keys(problem.keys.fit)[chain]
     arguments = jax.tree.map(jnp.asarray, (method, key, problem.draw()[0]))
@@ -327,7 +328,7 @@ def _posterior(method: NUTS, task: Any, positions: Any, stats: Any) -> Chains:
     return method.posterior(method.target(task), positions, stats, None)
 
 
-def _assemble(problem: Problem, method: NUTS, chains: list[Any]) -> Reference:
+def _assemble(problem: BaseProblem, method: NUTS, chains: list[Any]) -> Reference:
     """The reference that chains make: scored and diagnosed."""
     task, environment = problem.draw()
     stacked = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}

@@ -27,20 +27,14 @@ from pp_testbed.engine.run import words_on_failures
 from pp_testbed.engine.store import ALWAYS, GOOD, MAYBE, Column, Layout
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.evaluator import (
-    Evaluation,
-    evaluate,
-    num_draws_of,
-    score,
-    scores_of,
-    words_on_nan,
-)
+from pp_testbed.evaluation.evaluator import evaluate, score, scores_of, words_on_nan
 from pp_testbed.evaluation.scores import COLUMNS, Scores
+from pp_testbed.evaluation.terms import Evaluation, num_draws_of
 from pp_testbed.inference.options import method_name, num_rows, problems_at_once
 from pp_testbed.inference.specs import resolve, sent
+from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
-from pp_testbed.problems.synthetic import Problem
 
 REVISION = 1  # of how a cell is run
 FACTS = (
@@ -50,7 +44,7 @@ FACTS = (
     Column("num_classes", pa.int64(), ALWAYS),
 )
 SCORES = (
-    *(Column(name, pa.float64(), GOOD if name == "kl_joint" else MAYBE) for name in COLUMNS),
+    *(Column(name, pa.float64(), GOOD if name == "nll" else MAYBE) for name in COLUMNS),
     *(Column(name, pa.float64(), MAYBE) for name in ("fit_seconds", "evaluate_seconds")),
     Column("num_draws", pa.int64(), GOOD),
     Column("labels", pa.string(), GOOD),
@@ -60,7 +54,7 @@ RESULTS = Layout("results", (Column("suite", pa.string(), ALWAYS), *FACTS, *SCOR
 
 
 def run(
-    suite: Suite | str | Iterable[Problem],
+    suite: Suite | str | Iterable[BaseProblem],
     methods: Sequence[Any],
     out: str | os.PathLike[str] = "results",
     *,
@@ -98,7 +92,7 @@ def run(
     return frame
 
 
-def _problems(suite: Suite | str | Iterable[Problem]) -> tuple[str, list[Problem]]:
+def _problems(suite: Suite | str | Iterable[BaseProblem]) -> tuple[str, list[BaseProblem]]:
     if isinstance(suite, str):
         suite = named_suite(suite)
     return suite.name if isinstance(suite, Suite) else "custom", list(suite)
@@ -113,10 +107,10 @@ class Fitted(NamedTuple):
     """What a worker is told of a cell: the method, in words or itself, and the problem."""
 
     method: Any
-    problem: Problem
+    problem: BaseProblem
 
 
-def scoring(methods: Sequence[Any], problems: Sequence[Problem], suite: str, config: Evaluation) -> Study:
+def scoring(methods: Sequence[Any], problems: Sequence[BaseProblem], suite: str, config: Evaluation) -> Study:
     """The study of some methods on some problems."""
     if isinstance(methods, str):
         raise UsageError(f"methods is a string; expected a list, as [{methods!r}]")
@@ -132,11 +126,11 @@ def scoring(methods: Sequence[Any], problems: Sequence[Problem], suite: str, con
     return Study(RESULTS, cells, partial(score_cells, config))
 
 
-def program_of(method: Any, problem: Problem) -> Any:
+def program_of(method: Any, problem: BaseProblem) -> Any:
     """What must be equal for cells to share a program: structures, not numbers."""
     if not problems_at_once(method):
         return id(method), problem.name
-    return jax.tree.structure((method, problem.model)), num_rows(method, problem)
+    return jax.tree.structure((method, problem.model)), num_rows(method, problem), problem.num_test
 
 
 def score_cells(config: Evaluation, messages: list[Fitted], workspace: Workspace) -> Iterator[Rows]:
@@ -157,21 +151,21 @@ def fit_together(methods: Any, keys: Any, tasks: Any) -> Any:
 
 
 def _score_together(
-    config: Evaluation, methods: list[Any], problems: list[Problem], workspace: Workspace
+    config: Evaluation, methods: list[Any], problems: list[BaseProblem], workspace: Workspace
 ) -> Iterator[Rows]:
     size, rows = problems_at_once(methods[0]), num_rows(methods[0], problems[0])
     timed = workspace.programs.timed
     with workspace.programs.first(("draw", jax.tree.structure(problems[0].model), rows > 1000)):
-        tasks, environments = stack([problem.draw(rows) for problem in filled(problems, size)])
+        tasks, truths = stack([problem.draw(rows) for problem in filled(problems, size)])
     keys = stack([problem.keys for problem in filled(problems, size)])
     posteriors, fit_seconds = timed(fit_together, stack(filled(methods, size)), keys.fit, tasks)
     losses = getattr(posteriors, "losses", None)
     posteriors = posteriors.without_history()  # on whose length the evaluator's program would depend
-    parts = unstack((posteriors, environments, keys.evaluate), len(problems))
-    for i, (posterior, environment, key) in enumerate(parts):
+    parts = unstack((posteriors, truths, keys.evaluate), len(problems))
+    for i, (posterior, truth, key) in enumerate(parts):
         try:
-            terms, seconds = timed(score, posterior, environment, key, config=config)
-            scores = scores_of(terms, num_draws_of(posterior, config), environment, config)
+            terms, seconds = timed(score, posterior, truth, key, config=config)
+            scores = scores_of(terms, num_draws_of(posterior, config), truth, config)
             own = None if losses is None else losses[i]
             row = _row(scores, fit_seconds / size, seconds, own)
         except Exception as error:
@@ -179,7 +173,7 @@ def _score_together(
         yield Rows(i, [row])
 
 
-def _score_alone(config: Evaluation, method: Any, problem: Problem) -> dict[str, Any]:
+def _score_alone(config: Evaluation, method: Any, problem: BaseProblem) -> dict[str, Any]:
     """A method that is any Python: on the unpadded task."""
     start = time.perf_counter()
     posterior = jax.block_until_ready(method.fit(problem.keys.fit, problem.task))
@@ -189,7 +183,7 @@ def _score_alone(config: Evaluation, method: Any, problem: Problem) -> dict[str,
             f"fit of {method_name(method)} returned {type(posterior).__name__}; expected a "
             "posterior, or a function: see pt.finite and pt.sampled"
         )
-    scores = evaluate(posterior, problem.environment, key=problem.keys.evaluate, config=config)
+    scores = evaluate(posterior, problem, key=problem.keys.evaluate, config=config)
     losses = getattr(posterior, "losses", None)
     return _row(scores, fitted - start, time.perf_counter() - fitted, losses)
 

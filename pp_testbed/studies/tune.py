@@ -28,8 +28,8 @@ from pp_testbed.engine.progress import Progress
 from pp_testbed.engine.store import OK, create_directory, write_whole
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.aggregate import mean_score
-from pp_testbed.evaluation.evaluator import Evaluation
 from pp_testbed.evaluation.scores import METRICS
+from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.inference.options import method_name, option_value, options_of, with_options
 from pp_testbed.inference.registry import METHODS, read_presets
 from pp_testbed.inference.specs import MethodSpec, resolve

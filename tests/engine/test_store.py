@@ -34,7 +34,7 @@ MUTATIONS = {
     "config of megabytes": {"config": json.dumps({"method": "x" * 10**6})},
     "method of megabytes": {"method": "x" * 10**6},
     "an unknown status": {"status": "fine"},
-    "score null": {"kl_joint": None},
+    "score null": {"nll": None},
 }
 
 

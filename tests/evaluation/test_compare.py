@@ -18,7 +18,7 @@ from pp_testbed.evaluation.compare import (
     num_independent,
 )
 from pp_testbed.evaluation.evaluator import terms_of
-from pp_testbed.models.base import read_logits, sample_latents
+from pp_testbed.models.base import read_outputs, sample_latents
 
 RNG = np.random.default_rng(1)
 
@@ -110,7 +110,7 @@ def test_the_exact_posterior_has_no_excess():
     @jax.jit
     def propose(key):
         latents = sample_latents(task.model, task.x, task.y, key)
-        log_probs = jax.nn.log_softmax(read_logits(task.model, latents, task.x))
+        log_probs = jax.nn.log_softmax(read_outputs(task.model, latents, task.x))
         likelihood = jnp.exp(jnp.take_along_axis(log_probs, task.y[:, None], axis=1).sum())
         return latents, jax.random.uniform(jax.random.fold_in(key, 1)) < likelihood
 
@@ -121,7 +121,7 @@ def test_the_exact_posterior_has_no_excess():
         assert len(chosen) == size
         draws = jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], latents)
         weights = jnp.full(size, -jnp.log(size))
-        posterior = pt.Finite(Partial(read_logits, task.model), draws, weights, None, 10)
+        posterior = pt.Finite(Partial(read_outputs, task.model), draws, weights, None, 10)
         key, config = exact.problem.keys.evaluate, exact.evaluation
         found = _paired(terms_of(posterior, exact.problem.environment, key, config)[0], exact)
         distances.append(found["excess_kl_joint"] / found["excess_kl_joint_stderr"])

@@ -9,10 +9,11 @@ import pytest
 from jax.tree_util import Partial
 
 import pp_testbed as pt
-from pp_testbed.evaluation.evaluator import Terms, marginal_terms, score_chunk, summarise
+from pp_testbed.evaluation.classes import score_chunk
 from pp_testbed.evaluation.scores import ece_terms, mce_terms
+from pp_testbed.evaluation.terms import Terms, marginal_terms, summarise
 from pp_testbed.inference.posterior import Plain
-from pp_testbed.models.base import read_logits, sample_latents
+from pp_testbed.models.base import read_outputs, sample_latents
 
 KEY = jax.random.key(7)
 PROBLEM = pt.problem("2d/T10-rho0.5-s1")
@@ -32,7 +33,7 @@ def prior_draws(num, seed=0, problem=PROBLEM):
     model, task = problem.model, problem.task
     keys = jax.random.split(jax.random.key(seed), num)
     latents = jax.vmap(lambda key: sample_latents(model, task.x, task.y, key))(keys)
-    return pt.Finite.equal(Partial(read_logits, model), latents)
+    return pt.Finite.equal(Partial(read_outputs, model), latents)
 
 
 def test_the_truth_scores_zero():
@@ -123,13 +124,13 @@ def test_plain_and_jax_posteriors_score_the_same():
 
 
 def test_chunks_do_not_matter(monkeypatch):
-    from pp_testbed.evaluation import evaluator
+    from pp_testbed.evaluation import terms
 
     posterior, config = prior_draws(20), pt.Evaluation(num_batches=37)
     one = pt.evaluate(posterior, PROBLEM, key=KEY, config=config)
-    monkeypatch.setattr(evaluator, "CHUNK", 2**15)
+    monkeypatch.setattr(terms, "CHUNK", 2**15)
     other = pt.evaluate(posterior, PROBLEM, key=KEY, config=replace(config, num_label_samples=7))
-    assert evaluator.Evaluation.batches_per_chunk(config, 20, 2) < 4
+    assert terms.Evaluation.batches_per_chunk(config, 20, 2) < 4
     assert one.kl_joint == pytest.approx(other.kl_joint, rel=1e-5)
     assert one.ece == pytest.approx(other.ece, rel=1e-4)
 

@@ -250,9 +250,9 @@ def test_ensemble_plus_without_data_is_its_prior():
 
 
 def _prior_logits(model, latents, x):
-    from pp_testbed.models.base import read_logits
+    from pp_testbed.models.base import read_outputs
 
-    return read_logits(model, latents, x)
+    return read_outputs(model, latents, x)
 
 
 def test_prior_function_must_be_undone_by_the_network():

@@ -12,7 +12,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import pp_testbed as pt
-from pp_testbed.models.base import no_labels, read_logits, sample_latents
+from pp_testbed.models.base import no_labels, read_outputs, sample_latents
 from pp_testbed.models.mlp import ACTIVATIONS, truncate
 
 
@@ -53,17 +53,17 @@ def test_logits_are_the_network_by_hand():
     w = [np.asarray(truncate(base[f"w{i}_base"])) / np.sqrt(n) for i, n in enumerate((3, 7, 5))]
     hidden = np.maximum(x @ w[0] + np.asarray(base["b0_base"]) / np.sqrt(3), 0)
     expected = np.maximum(hidden @ w[1], 0) @ w[2] / 0.2
-    np.testing.assert_allclose(read_logits(model, base, x), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(read_outputs(model, base, x), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_change_the_function(activation):
     x = jnp.ones((2, 2))
-    logits = read_logits(pt.GenerativeMLP(activation=activation), latents(pt.GenerativeMLP()), x)
+    logits = read_outputs(pt.GenerativeMLP(activation=activation), latents(pt.GenerativeMLP()), x)
     assert logits.shape == (2, 2)
     assert np.isfinite(logits).all()
     if activation != "relu":
-        assert not np.allclose(logits, read_logits(pt.GenerativeMLP(), latents(pt.GenerativeMLP()), x))
+        assert not np.allclose(logits, read_outputs(pt.GenerativeMLP(), latents(pt.GenerativeMLP()), x))
 
 
 def test_labels_have_the_probabilities_of_the_logits():
@@ -98,7 +98,7 @@ def test_logistic_regression():
     model = pt.LogisticRegression(input_dim=5, temperature=0.01)
     theta = latents(model)["theta"]
     x = model.inputs(jax.random.key(1), 4)
-    logits = read_logits(model, {"theta": theta}, x)
+    logits = read_outputs(model, {"theta": theta}, x)
     np.testing.assert_allclose(logits[:, 1] - logits[:, 0], x @ theta / 0.01, rtol=1e-5)
 
 

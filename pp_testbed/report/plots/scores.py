@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.evaluation.aggregate import mean_score, paired_ratio
-from pp_testbed.evaluation.scores import HEADLINES
+from pp_testbed.evaluation.aggregate import lead_of, mean_score, paired_difference, paired_ratio
+from pp_testbed.evaluation.scores import HEADLINES, OF_TRUTH, SYMBOLS
 from pp_testbed.report.leaderboard import exact_cells, method_labels, without_superseded
 from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, log_ticks, panels, plain, style, styles
 
@@ -53,24 +53,25 @@ def agents(
         ['d¹ / mlp', 'd¹⁰ / mlp', 'd¹⁰,² / mlp']
     """
     frame = complete_cells(frame, references)
-    base = cells_of(frame, baseline)
+    base, lead = cells_of(frame, baseline), lead_of(frame)
+    relative, sign, one = (paired_ratio, "/", 1.0) if lead is OF_TRUTH else (paired_difference, "−", 0.0)
     ratios = {
-        method: [paired_ratio(cells, base, score)[:2] for score in HEADLINES]
+        method: [relative(cells, base, score)[:2] for score in lead]
         for method, cells in frame.groupby("label")
     }
     names = sorted(ratios, key=lambda method: -ratios[method][1][0])
     shared = {name: cells_of(frame, name).problem.isin(base.problem).sum() for name in names}
-    labels = {name: with_infinity(name, cells_of(frame, name).kl_joint) for name in names}
+    labels = {name: with_infinity(name, cells_of(frame, name)[lead.joint]) for name in names}
     partial = {name for name in names if shared[name] < frame.problem.nunique()}
     labels |= {name: f"{labels[name]} ({shared[name]} problems)" for name in partial}
-    made = panels(len(HEADLINES), 2.7, ax, height=1.0 + 0.24 * len(names))
-    for i, (axis, label) in enumerate(zip(made.axes, HEADLINES.values(), strict=True)):
+    made = panels(len(lead), 2.7, ax, height=1.0 + 0.24 * len(names))
+    for i, (axis, label) in enumerate(zip(made.axes, lead.symbols.values(), strict=True)):
         values = np.array([ratios[name][i] for name in names])
-        axis.axvline(1.0, color="0.8", lw=1)
+        axis.axvline(one, color="0.8", lw=1)
         for place, (name, (value, error)) in enumerate(zip(names, values, strict=True)):
             fill = "white" if name in partial else PALETTE[0]
             axis.errorbar(value, place, xerr=error, fmt="o", color=PALETTE[0], mfc=fill)
-        axis.set_xlabel(f"{label} / {plain(baseline)}")
+        axis.set_xlabel(f"{label} {sign} {plain(baseline)}")
         axis.xaxis.set_major_locator(MaxNLocator(4))
         axis.set_yticks(range(len(names)), [plain(labels[name]) for name in names])
         axis.tick_params(labelleft=i == 0)
@@ -87,12 +88,14 @@ def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame
         references: the table of `pt.references()`, read if this is None.
     """
     frame = shared_problems(complete_cells(frame, references))
+    lead = lead_of(frame)
     points = {
-        name: (mean_score(cells, "kl_marginal")[:2], mean_score(cells, "kl_joint")[:2])
+        name: (mean_score(cells, lead.marginal)[:2], mean_score(cells, lead.joint)[:2])
         for name, cells in frame.groupby("label")
     }
     axis = scatter(points, ax)
-    axis.set(xlabel="d¹", ylabel="d¹⁰", title=f"means over {frame.problem.nunique()} problems that all have")
+    axis.set(xlabel=SYMBOLS[lead.marginal], ylabel=SYMBOLS[lead.joint])
+    axis.set_title(f"means over {frame.problem.nunique()} problems that all have")
     axis.xaxis.set_major_locator(MaxNLocator(4))
     return axis
 
@@ -109,13 +112,13 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
         references: the table of `pt.references()`, read if this is None.
     """
     frame = shared_problems(complete_cells(frame, references))
-    timed = frame[frame.fit_seconds.notna()]
+    timed, joint = frame[frame.fit_seconds.notna()], lead_of(frame).joint
     points = {
-        name: ((cells.fit_seconds.mean(), None), mean_score(cells, "kl_joint")[:2])
+        name: ((cells.fit_seconds.mean(), None), mean_score(cells, joint)[:2])
         for name, cells in timed.groupby("label")
     }
     axis = scatter(points, ax)
-    axis.set(xscale="log", xlabel="seconds to fit a problem", ylabel="d¹⁰")
+    axis.set(xscale="log", xlabel="seconds to fit a problem", ylabel=SYMBOLS[joint])
     log_ticks(axis.xaxis)
     axis.set_title(f"means over {frame.problem.nunique()} problems that all have")
     return axis
@@ -164,17 +167,19 @@ def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.n
         raise UsageError(f"the problems that all methods have are of one {column} only, {value}")
     made, looks = panels(2, 3.8, ax, sharey=False), styles(frame.label)
     made.titles(f"means over {frame[frame.label != EXACT].problem.nunique()} problems that all have")
-    for axis, score in zip(made.axes, ("kl_marginal", "kl_joint"), strict=True):
+    lead, scale = lead_of(frame), "log" if lead_of(frame) is OF_TRUTH else "linear"
+    for axis, score in zip(made.axes, (lead.marginal, lead.joint), strict=True):
         for method, cells in frame.groupby("label"):
             curve = {value: mean_score(group, score)[:2] for value, group in cells.groupby(column)}
             means, errors = np.array(list(curve.values())).T
             label = plain(with_infinity(method, means))
             axis.errorbar(list(curve), means, errors, label=label, **looks[method])
-        axis.set(xscale="log", yscale="log", xlabel=words, ylabel=HEADLINES[score])
+        axis.set(xscale="log", yscale=scale, xlabel=words, ylabel=SYMBOLS[score])
         places = sorted(frame[column].unique())
         axis.set_xticks(places, [f"{place:g}" for place in places])
         axis.set_xticks([], minor=True)
-        log_ticks(axis.yaxis)
+        if lead is OF_TRUTH:
+            log_ticks(axis.yaxis)
     made.legend()
     return made.axes
 

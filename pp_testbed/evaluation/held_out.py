@@ -1,0 +1,177 @@
+"""Scores against labels that were held out: the truth says what was seen, and with which probability nothing.
+
+All joint scores are made of one table, the log probability (or density) of each row's label under each
+function, [N, M]: labels are independent given a function, so that of τ of them it is a sum. Of two anchors
+that are resampled with their labels only the number of times each was taken is random: τ + 1 binomial terms,
+whatever the number of classes. Nothing is sampled but which rows are together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+
+from pp_testbed.errors import UsageError
+from pp_testbed.evaluation import joint
+from pp_testbed.evaluation.terms import BLOCK, Evaluation, Terms, log_mixture, marginal_terms
+from pp_testbed.models.base import Array, HeldOut
+from pp_testbed.models.likelihoods import Likelihood
+
+NODES = 100  # of quadrature on either side of a label, for CRPS
+
+
+def inputs_of(truth: HeldOut, _key: Array, config: Evaluation) -> Array:
+    """The inputs [N, ...] of all rows."""
+    if len(truth.x) < config.width:
+        raise UsageError(f"{len(truth.x)} rows are held out; expected at least {config.width}, a batch")
+    return truth.x
+
+
+def terms_of_rows(
+    read: Callable[[Any], Array],
+    at: Any,
+    _x: Array,
+    truth: HeldOut,
+    log_weights: Array,
+    num_groups: int,
+    key: Array,
+    config: Evaluation,
+) -> Terms:
+    """The terms of all rows [N, 1], and of batches of them.
+
+    Args:
+        read: the outputs [M, b, D] of all functions at a part of `at`.
+        at: what is read at, with a leading axis [N].
+        log_weights: of the functions, [M].
+    """
+    num = len(truth.y)
+    size = max(1, min(num, BLOCK // (log_weights.shape[0] * max(2, truth.num_classes))))
+    num_blocks = -(-num // size)
+    parts = jax.tree.map(lambda leaf: _blocks(leaf, num_blocks, size), (at, truth.y))
+
+    def block(part: tuple[Any, Array]) -> tuple[Terms, Array]:
+        there, y = part
+        outputs = read(there)
+        terms = _of_classes if truth.likelihood.is_of_classes else _of_numbers
+        log_probs = truth.likelihood.distribution(outputs).log_prob(y)  # [M, b]
+        return terms(outputs, y, log_probs, log_weights, num_groups, truth.likelihood), log_probs.T
+
+    terms, log_probs = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num], jax.lax.map(block, parts)
+    )
+    rows = batches_of_rows(key, num, config)
+    for name, log_prob in (
+        ("nll_joint", joint_log_prob(log_probs, rows[:, : config.tau])),
+        ("nll_dyadic", dyadic_log_prob(log_probs, rows[:, : config.kappa], config.tau)),
+    ):
+        terms.whole[name], terms.without[name] = _negative(*log_prob(log_weights, num_groups))
+    return Terms(terms.whole, terms.without, rows)
+
+
+def _blocks(leaf: Array, number: int, size: int) -> Array:
+    """Rows in blocks of one size, the last of which starts over."""
+    return leaf[jnp.arange(number * size) % len(leaf)].reshape(number, size, *leaf.shape[1:])
+
+
+def batches_of_rows(key: Array, num: int, config: Evaluation) -> Array:
+    """Which rows are in each batch [n, width]: all different, and each row in as many as any other, nearly.
+
+    There are `num_batches`, or more where each row shall be in one.
+    """
+    whole = num // config.width  # batches of a permutation of the rows
+    permutations = -(-config.num_batches // whole)
+    orders = jax.vmap(lambda k: jax.random.permutation(k, num))(jax.random.split(key, permutations))
+    return orders[:, : whole * config.width].reshape(-1, config.width)
+
+
+LogProb = Callable[[Array, int], tuple[Array, Array]]
+
+
+def joint_log_prob(log_probs: Array, rows: Array) -> LogProb:
+    """log P(y_1, ..., y_τ) of rows [n, τ], from log probabilities [N, M]: of given weights, in groups."""
+    return lambda log_weights, num_groups: log_mixture(log_probs[rows].sum(axis=1), log_weights, num_groups)
+
+
+def dyadic_log_prob(log_probs: Array, rows: Array, tau: int) -> LogProb:
+    """E log P(y_1, ..., y_τ) where the τ rows are taken from anchors [n, κ], uniformly, with their labels."""
+    counts, weights = joint.label_counts_of(tau, rows.shape[1])  # [O, κ] and [O]
+
+    def log_prob(log_weights: Array, num_groups: int) -> tuple[Array, Array]:
+        anchors = log_probs[rows]  # [n, κ, M]
+        # A row that is not taken says nothing, be its label impossible.
+        taken = jnp.where(counts[:, :, None] > 0, counts[:, :, None] * anchors[:, None], 0.0)
+        whole, without = log_mixture(taken.sum(axis=2), log_weights, num_groups)  # [n, O], [n, G, O]
+        return (whole * weights).sum(axis=-1), (without * weights).sum(axis=-1)
+
+    return log_prob
+
+
+def _negative(whole: Array, without: Array) -> tuple[Array, Array]:
+    return -whole, -without
+
+
+def _of_classes(
+    outputs: Array, y: Array, _log_probs: Array, log_weights: Array, num_groups: int, _likelihood: Likelihood
+) -> Terms:
+    """The terms [b, 1] of single labels that are classes."""
+    num_classes = outputs.shape[-1]
+    log_truth = jnp.log(jax.nn.one_hot(y, num_classes))[:, None]
+    by_input = jax.nn.log_softmax(jnp.moveaxis(outputs, 0, -1), axis=1)[:, None]  # [b, 1, K, M]
+    return marginal_terms(log_truth, by_input, log_weights, num_groups)
+
+
+def _of_numbers(
+    outputs: Array, y: Array, log_probs: Array, log_weights: Array, num_groups: int, likelihood: Likelihood
+) -> Terms:
+    """The terms [b, 1] of single labels that are numbers.
+
+    They are the density's logarithm, the squared error of the mean location, the probability integral
+    transform P(Y <= y), and the continuous ranked probability score ∫ (P(Y <= z) - 1{y <= z})² dz.
+    """
+    density, density_without = log_mixture(log_probs.T, log_weights, num_groups)
+    weights = _weights_without(log_weights, num_groups)  # [1 + G, M], or [1, M]
+    distribution, locations = likelihood.distribution(outputs), outputs[..., 0]
+    means = weights @ locations
+    nodes, lengths = _nodes(y, outputs, jnp.exp(log_weights))  # [Q, b] both
+    below = weights @ distribution.cdf(y)  # [1 + G, b]
+
+    def at_node(node: tuple[Array, Array]) -> Array:
+        z, length = node
+        return length * (weights @ distribution.cdf(z) - (y <= z)) ** 2
+
+    crps = jax.lax.map(at_node, (nodes, lengths)).sum(axis=0)
+    every = {"squared_error": (y - means) ** 2, "pit": below, "crps": crps}
+    whole = {name: values[0][:, None] for name, values in every.items()}
+    rest = slice(1, None) if num_groups > 1 else slice(None)
+    without = {name: values[rest].T[:, :, None] for name, values in every.items()}
+    whole["nll"], without["nll"] = -density[:, None], -density_without[:, :, None]
+    return Terms(whole, without)
+
+
+def _weights_without(log_weights: Array, num_groups: int) -> Array:
+    """Normalised weights of all functions and, where there are groups, of all but each: [1 + G, M]."""
+    if num_groups == 1:
+        return jnp.exp(log_weights)[None]
+    others = 1.0 - jnp.repeat(jnp.eye(num_groups), log_weights.shape[0] // num_groups, axis=1)
+    logs = log_weights + jnp.log(others)
+    return jnp.exp(jnp.concatenate([log_weights[None], logs - logsumexp(logs, axis=1, keepdims=True)]))
+
+
+def _nodes(y: Array, outputs: Array, weights: Array) -> tuple[Array, Array]:
+    """Where and with which weights [2 Q, b] integrals over the line are sums, which has a kink at y.
+
+    Gauss-Legendre in u, z = y ± s u / (1 - u), with s the spread of the prediction about y.
+    """
+    from numpy.polynomial.legendre import leggauss
+
+    u, length = leggauss(NODES)
+    u, length = (u + 1.0) / 2.0, length / 2.0
+    location, scale = outputs[..., 0], jnp.exp(outputs[..., 1])
+    spread = jnp.sqrt((weights[:, None] * ((location - y) ** 2 + scale**2)).sum(axis=0))
+    reach = jnp.asarray(u / (1.0 - u))[:, None] * spread
+    lengths = jnp.asarray(length / (1.0 - u) ** 2)[:, None] * spread
+    return jnp.concatenate([y + reach, y - reach]), jnp.concatenate([lengths, lengths])

@@ -1,0 +1,122 @@
+"""What the outputs of a function mean: the distribution of a label given them, and back.
+
+Outputs are an array [..., N, D]. Of classes they are logits, D = K; of a number they are the location and the
+logarithm of the scale, and for Student's t the logarithm of the degrees of freedom too. A likelihood is found
+from the distribution of a model's observed site, so that no program has to say which it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from pp_testbed.errors import UsageError
+
+Array = jax.Array
+
+
+class Likelihood(Protocol):
+    """The distribution of labels given outputs."""
+
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether labels are 0, ..., K-1, which can be enumerated; else they are numbers."""
+        ...
+
+    def outputs(self, distribution: Any) -> Array:
+        """Outputs [..., N, D] from the distribution of labels [..., N]."""
+        ...
+
+    def distribution(self, outputs: Array) -> Any:
+        """The distribution of labels [..., N] from outputs [..., N, D]."""
+        ...
+
+    def predictor(self, outputs: Array) -> Array:
+        """What identifies the prediction, [..., N, P]: functions are compared by it at probe inputs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Classes: outputs are logits, of which only differences matter.
+
+    Examples:
+        >>> likelihood, outputs = outputs_of(dist.Bernoulli(logits=jnp.ones(3)))
+        >>> outputs.shape, likelihood.predictor(outputs).shape
+        ((3, 2), (3, 1))
+    """
+
+    is_of_classes: bool = True
+
+    def outputs(self, distribution: Any) -> Array:
+        logits: Array = distribution.logits
+        if isinstance(distribution, dist.BernoulliLogits | dist.BernoulliProbs):
+            return jnp.stack([jnp.zeros_like(logits), logits], axis=-1)
+        return logits
+
+    def distribution(self, outputs: Array) -> Any:
+        return dist.Categorical(logits=outputs)
+
+    def predictor(self, outputs: Array) -> Array:
+        return outputs[..., 1:] - outputs[..., :1]
+
+
+@dataclass(frozen=True)
+class Normal:
+    """A number: y ~ N(m, exp(s)²), outputs (m, s)."""
+
+    is_of_classes: bool = False
+
+    def outputs(self, distribution: Any) -> Array:
+        return jnp.stack([distribution.loc, jnp.log(distribution.scale)], axis=-1)
+
+    def distribution(self, outputs: Array) -> Any:
+        return dist.Normal(outputs[..., 0], jnp.exp(outputs[..., 1]))
+
+    def predictor(self, outputs: Array) -> Array:
+        return outputs
+
+
+@dataclass(frozen=True)
+class StudentT:
+    """A number with heavy tails: y ~ m + exp(s) t_exp(v), outputs (m, s, v)."""
+
+    is_of_classes: bool = False
+
+    def outputs(self, distribution: Any) -> Array:
+        parts = distribution.loc, jnp.log(distribution.scale), jnp.log(distribution.df)
+        return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
+
+    def distribution(self, outputs: Array) -> Any:
+        return dist.StudentT(jnp.exp(outputs[..., 2]), outputs[..., 0], jnp.exp(outputs[..., 1]))
+
+    def predictor(self, outputs: Array) -> Array:
+        return outputs
+
+
+KINDS: dict[type, Likelihood] = {
+    dist.CategoricalLogits: Categorical(),
+    dist.CategoricalProbs: Categorical(),
+    dist.BernoulliLogits: Categorical(),
+    dist.BernoulliProbs: Categorical(),
+    dist.Normal: Normal(),
+    dist.StudentT: StudentT(),
+}
+
+
+def outputs_of(distribution: Any) -> tuple[Likelihood, Array]:
+    """The likelihood of an observed site's distribution, and the outputs that it was made of."""
+    base = distribution
+    while hasattr(base, "base_dist"):
+        base = base.base_dist
+    if type(base) not in KINDS:
+        known = ", ".join(dict.fromkeys(kind.__name__.removesuffix("Logits") for kind in KINDS))
+        raise UsageError(f"labels y are {type(base).__name__}; expected one of {known}")
+    likelihood = KINDS[type(base)]
+    outputs = likelihood.outputs(base)
+    shape = (*distribution.batch_shape, *distribution.event_shape, outputs.shape[-1])
+    return likelihood, jnp.broadcast_to(outputs, shape)

@@ -1,0 +1,207 @@
+"""Data sets by name: what there is, and where it is found.
+
+Some come with scikit-learn. Others are files `NAME.npz` in the directory of the environment variable
+`PP_TESTBED_DATA`, with arrays `x, y` or, where a set has a standard test part, `x_train, y_train, x_test,
+y_test`. Nothing is standardised here, and nothing split: that is for `data`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pp_testbed.errors import UsageError, unknown
+
+PLACE = "PP_TESTBED_DATA"
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Rows with labels.
+
+    Attributes:
+        name: what it is called; of data of one's own with a digest, so that a name says which data.
+        x: inputs [N, d], in which NaN is a missing value.
+        y: labels [N]: classes 0, ..., K-1, or numbers.
+        num_classes: K, or 0 of numbers.
+        x_test, y_test: a part that is only for tests, if there is a standard one.
+        is_named: whether it can be found again by its name.
+        columns: the names of the columns, if they have some.
+        notes: what was done to make it of a table, in words.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    num_classes: int
+    x_test: np.ndarray | None = None
+    y_test: np.ndarray | None = None
+    is_named: bool = False
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def num_columns(self) -> int:
+        """How many inputs a row has."""
+        return int(np.prod(self.x.shape[1:]))
+
+
+class Entry(NamedTuple):
+    """What is known of a named set before it is read."""
+
+    summary: str
+    rows: int
+    columns: int
+    num_classes: int
+    bundled: str = ""  # scikit-learn's loader
+
+
+def _table(rows: int, columns: int, num_classes: int, summary: str, bundled: str = "") -> Entry:
+    return Entry(summary, rows, columns, num_classes, bundled)
+
+
+SETS = {
+    "iris": _table(150, 4, 3, "three kinds of iris, by their leaves", "load_iris"),
+    "wine": _table(178, 13, 3, "three cultivars, by chemistry", "load_wine"),
+    "breast_cancer": _table(569, 30, 2, "malignant or benign, by cell nuclei", "load_breast_cancer"),
+    "digits": _table(1797, 64, 10, "handwritten digits of 8 x 8 pixels", "load_digits"),
+    "diabetes": _table(442, 10, 0, "progression after a year", "load_diabetes"),
+    "german_credit": _table(1000, 24, 2, "good and bad credits; the numeric version"),
+    "wine_quality_white": _table(4898, 11, 0, "quality of white wines, a number"),
+    "wine_quality_red": _table(1599, 11, 0, "quality of red wines, a number"),
+    "sonar": _table(208, 60, 2, "mines or rocks, by sonar"),
+    "ionosphere": _table(351, 33, 2, "radar returns, good or bad"),
+    "satimage": _table(6435, 36, 6, "soils, by satellite"),
+    "letter": _table(20000, 16, 26, "letters, by features of their shapes"),
+    "phoneme": _table(5404, 5, 2, "nasal or oral vowels"),
+    "boston": _table(506, 13, 0, "prices of houses"),
+    "concrete": _table(1030, 8, 0, "strength of concrete"),
+    "energy": _table(768, 8, 0, "heating load of buildings"),
+    "kin8nm": _table(8192, 8, 0, "kinematics of a robot's arm"),
+    "naval": _table(11934, 16, 0, "decay of a ship's propulsion"),
+    "power_plant": _table(9568, 4, 0, "output of a power plant"),
+    "protein": _table(45730, 9, 0, "structure of proteins"),
+    "yacht": _table(308, 6, 0, "resistance of yachts"),
+    "mnist": _table(70000, 784, 10, "handwritten digits of 28 x 28 pixels"),
+    "fashion_mnist": _table(70000, 784, 10, "clothes of 28 x 28 pixels"),
+    "usps": _table(9298, 256, 10, "digits of envelopes, 16 x 16 pixels"),
+}
+
+
+@lru_cache(maxsize=8)
+def data_set(name: str) -> DataSet:
+    """A data set by its name.
+
+    Examples:
+        >>> data_set("iris").x.shape
+        (150, 4)
+    """
+    if name not in SETS:
+        raise unknown("data set", name, SETS)
+    entry = SETS[name]
+    if entry.bundled:
+        from sklearn import datasets
+
+        found = getattr(datasets, entry.bundled)()
+        arrays = {"x": found.data, "y": found.target}
+    else:
+        arrays = _local(name)
+    dtype = np.int32 if entry.num_classes else np.float32
+    x, y = (arrays.get(f"{part}_train", arrays.get(part)) for part in "xy")
+    if x is None or y is None:
+        raise UsageError(
+            f"{name}.npz has {', '.join(arrays)}; expected x and y, or x_train, y_train and _test"
+        )
+    x_test, y_test = arrays.get("x_test"), arrays.get("y_test")
+    return DataSet(
+        name,
+        _flat(x),
+        np.asarray(y, dtype=dtype),
+        entry.num_classes,
+        None if x_test is None else _flat(x_test),
+        None if y_test is None else np.asarray(y_test, dtype=dtype),
+        is_named=True,
+    )
+
+
+def _flat(x: Any) -> np.ndarray:
+    """Rows of single precision; pixels between 0 and 1."""
+    x = np.asarray(x)
+    scale = 255.0 if x.dtype == np.uint8 else 1.0
+    return x.reshape(len(x), -1).astype(np.float32) / np.float32(scale)
+
+
+def local_file(name: str) -> Path | None:
+    """The file of a set in the local directory, if there is one."""
+    place = os.environ.get(PLACE)
+    path = Path(place) / f"{name}.npz" if place else None
+    return path if path is not None and path.is_file() else None
+
+
+def _local(name: str) -> dict[str, np.ndarray]:
+    path, place = local_file(name), os.environ.get(PLACE)
+    if path is None:
+        where = f"{name}.npz is not in {place} ({PLACE})" if place else f"{PLACE} is not set"
+        raise UsageError(
+            f"the data set {name} is not here: {where}. Set {PLACE} to a directory with {name}.npz, which "
+            "has arrays x and y, or x_train, y_train, x_test and y_test"
+        )
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except Exception as error:  # whatever zipfile, zlib and numpy make of a damaged byte
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
+def own_set(
+    x: Any, y: Any, x_test: Any = None, y_test: Any = None, name: str = "data", **details: Any
+) -> DataSet:
+    """Data of one's own, checked: classes if y is of whole numbers or words, else numbers."""
+    x, y = np.asarray(x), np.asarray(y)
+    x_test, y_test = (None if part is None else np.asarray(part) for part in (x_test, y_test))
+    if (x_test is None) != (y_test is None):
+        raise UsageError("the test part has inputs or labels alone; expected both, as test=(x_test, y_test)")
+    for words, inputs, labels in (("", x, y), (" of the test part", x_test, y_test)):
+        if inputs is not None:
+            _check_rows(inputs, labels, words)
+    is_number = np.issubdtype(y.dtype, np.floating)
+    known = np.unique(y)
+    if len(known) == 1:
+        raise UsageError(f"all labels are {known[0]!r}: there is nothing to learn")
+    if y_test is not None and not is_number and (new := sorted(set(y_test.tolist()) - set(known.tolist()))):
+        raise UsageError(f"the test part has labels that the data lack: {', '.join(map(str, new[:5]))}")
+    if not is_number:
+        y, y_test = (
+            None if part is None else np.searchsorted(known, part).astype(np.int32) for part in (y, y_test)
+        )
+    parts = [part for part in (x, y, x_test, y_test) if part is not None]
+    digest = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()[:8]
+    return DataSet(
+        f"{name}@{digest}",
+        _flat(x),
+        np.asarray(y, dtype=np.float32) if is_number else y,
+        0 if is_number else len(known),
+        None if x_test is None else _flat(x_test),
+        y_test if y_test is None or not is_number else np.asarray(y_test, dtype=np.float32),
+        **details,
+    )
+
+
+def _check_rows(x: np.ndarray, y: np.ndarray, words: str) -> None:
+    """Raise a UsageError unless these are numbers [N, d], finite or missing, and a label for each row."""
+    if x.ndim < 2 or not np.issubdtype(x.dtype, np.number):
+        raise UsageError(f"inputs{words} are {x.dtype} {x.shape}; expected numbers [N, d]")
+    if y.shape != x.shape[:1]:
+        raise UsageError(f"labels{words} have shape {y.shape}; expected ({len(x)},), one per row")
+    infinite = np.argwhere(np.isinf(x.reshape(len(x), -1)))
+    if len(infinite):
+        row, column = infinite[0]
+        raise UsageError(f"inputs{words} are infinite, first at row {row}, column {column}")
+    if np.issubdtype(y.dtype, np.floating) and not np.isfinite(y).all():
+        raise UsageError(f"labels{words} are NaN or infinite, first at row {int(np.argmin(np.isfinite(y)))}")

@@ -1,0 +1,63 @@
+"""`problem`: one problem, by its name or by what it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pp_testbed.errors import UsageError
+from pp_testbed.problems import data as real
+from pp_testbed.problems import synthetic
+from pp_testbed.problems.base import BaseProblem
+from pp_testbed.problems.datasets import DataSet, own_set
+
+
+def problem(
+    name: str | None = None,
+    *,
+    num_train: int | None = None,
+    temperature: float | None = None,
+    seed: int = 0,
+    model: Any = None,
+    data: Any = None,
+    test: Any = None,
+    **options: Any,
+) -> Any:
+    """One problem, by its name or by what it is: of a generative model, or of data.
+
+    Args:
+        name: such as `2d/T100-rho0.1-s3` or `iris/T100-s0`; the other arguments are then left out.
+        num_train: T; 100, or all data, if None.
+        temperature: rho of the network, 0.1 (0.01 for logistic) if None; programs have none.
+        seed: of environment and data; of real data, of the split and their order.
+        model: "mlp" or "logistic"; a NumPyro program `(x, y=None)`; or `file.py:NAME`, where one is.
+        data: `(x, y)`, a set of `pt.read_table`, or the name of one: the truth is then labels that are held
+            out.
+        test: `(x, y)` of a test part; if None a fifth of the rows is held out.
+        options: of the model, such as `input_dim=10, num_classes=3, hidden=(20, 20)`; of a program its
+            `input_dim`, or inputs `x` of which problems draw theirs.
+
+    Examples:
+        >>> problem(num_train=100, temperature=0.1, seed=3) == problem("2d/T100-rho0.1-s3")
+        True
+    """
+    if name is not None:
+        return of_name(name)
+    if data is None:
+        number, kind = 100 if num_train is None else num_train, "mlp" if model is None else model
+        return synthetic.of_model(kind, num_train=number, temperature=temperature, seed=seed, **options)
+    if options:
+        raise UsageError(f"a problem of data has no option {', '.join(options)}; expected a model that has")
+    if not isinstance(data, DataSet | str):
+        data = own_set(*_pair(data, "data"), *(() if test is None else _pair(test, "test")))
+    return real.of_data(data, num_train=num_train, seed=seed, model=model, temperature=temperature)
+
+
+def _pair(given: Any, what: str) -> tuple[Any, Any]:
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise UsageError(f"{what} is {type(given).__name__}; expected inputs and labels, as {what}=(x, y)")
+    return given[0], given[1]
+
+
+def of_name(name: str) -> BaseProblem:
+    """The problem of a name."""
+    return real.of_name(name) or synthetic.of_name(name)

@@ -28,7 +28,7 @@ def bandit(
     seeds: Annotated[int, typer.Option(min=1, help="How many environments.")] = 20,
     select: Annotated[str, typer.Option(help="thompson, ucb:SCALE or epsilon-greedy:P.")] = "thompson",
     model: Annotated[str, typer.Option(help="The environments: mlp or logistic.")] = "mlp",
-    temperature: Annotated[float, typer.Option(help="Of the environments.")] = 0.1,
+    temperature: given.Temperature = None,
     activation: Annotated[str | None, typer.Option(help="Theirs; relu if not given.")] = None,
     hidden: Annotated[str | None, typer.Option(help="Their units; 50,50 if not given.")] = None,
     out: given.Out = Path("bandits"),

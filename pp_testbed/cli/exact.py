@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,9 @@ def sbc(
     method: Annotated[str, typer.Option(help="Names, or my_file.py:NAME, with commas.")] = "nuts",
     problems: Annotated[int, typer.Option(min=20, help="Fresh problems.")] = 200,
     num_train: Annotated[int, typer.Option(min=1, help="Data of each problem.")] = 10,
-    temperature: Annotated[float, typer.Option(help="Temperature of each problem.")] = 0.1,
+    problem: given.ProblemName = "",
+    input_dim: given.InputDim = None,
+    temperature: given.Temperature = None,
     out: given.Out = Path("sbc"),
     jobs: given.Jobs = None,
     executor: given.ExecutorName = "local",
@@ -42,11 +44,14 @@ def sbc(
       pp-testbed sbc --method nuts --problems 200 --num-train 10
 
       pp-testbed sbc --method mlp,mean-field,my_method.py:METHOD --figure sbc.png
+
+      pp-testbed sbc --problem my_model.py:MODEL --method nuts
     """
     import pandas as pd
 
     from pp_testbed.studies.calibration import sbc as calibrate
 
+    options: dict[str, Any] = {"model": problem, "input_dim": input_dim} if problem else {}
     made = [
         calibrate(
             spec,
@@ -54,6 +59,7 @@ def sbc(
             num_train=num_train,
             temperature=temperature,
             out=out,
+            **options,
             executor=given.executor_of(executor, scheduler, jobs),
         )
         for spec in given.specs_of(method, settings, preset)
@@ -65,7 +71,9 @@ def sbc(
 @command()
 def compare(
     methods: given.Methods = "mlp,ensemble+",
-    problem: Annotated[str, typer.Option(help="A problem that has a reference.")] = "2d/T10-rho0.1-s0",
+    problem: given.ProblemName = "2d/T10-rho0.1-s0",
+    num_train: given.NumTrain = "",
+    input_dim: given.InputDim = None,
     store: given.StoreOption = None,
     settings: given.Settings = None,
     preset: given.Preset = "tuned",
@@ -85,7 +93,8 @@ def compare(
     from pp_testbed.report.plots.posteriors import check_field
     from pp_testbed.studies.references import fits_beside, reference
 
-    exact = reference(problem, store=store)
+    (of, *_) = given.suite_of("", problem, "", "", num_train, 1, input_dim=input_dim)
+    exact = reference(of, store=store)
     if figure is not None:
         check_field(exact.problem)
     specs = given.specs_of(methods, settings, preset)
@@ -97,8 +106,10 @@ def compare(
 
 @command(references, "build")
 def reference_build(
-    suite: Annotated[str, typer.Option(help="The problems; see `pp-testbed suites`.")] = "smoke",
-    problem: Annotated[str, typer.Option(help="One problem instead, such as 2d/T10-rho0.1-s0.")] = "",
+    suite: given.SuiteName = "",
+    problem: given.ProblemName = "",
+    num_train: given.NumTrain = "",
+    input_dim: given.InputDim = None,
     seeds: given.Seeds = "",
     max_num_train: Annotated[
         int | None, typer.Option(help="Only problems with at most so many data.")
@@ -116,14 +127,17 @@ def reference_build(
       pp-testbed reference build --problem 2d/T10-rho0.1-s0
 
       pp-testbed reference build --suite 2d --max-num-train 100 --jobs 2
+
+      pp-testbed reference build --problem my_model.py:MODEL --num-train 50
     """
     from pp_testbed.inference.options import with_options
     from pp_testbed.inference.registry import method
-    from pp_testbed.problems.named import of_name as named_problem
     from pp_testbed.studies import reference_files, references
 
-    selected = [named_problem(problem)] if problem else list(given.selected(suite, seeds, None))
-    selected = [one for one in selected if max_num_train is None or one.num_train <= max_num_train]
+    if not problem:
+        suite = suite or "smoke"
+    asked = given.suite_of(suite, problem, "", seeds, num_train, None, input_dim=input_dim)
+    selected = [one for one in asked if max_num_train is None or one.num_train <= max_num_train]
     if not selected:
         raise UsageError(f"no problem has at most {max_num_train} data")
     options = dict(given.specs_of("nuts", settings)[0].options)
@@ -133,7 +147,8 @@ def reference_build(
     )
     directory = store or reference_files.default_store()
     errors.print(f"{len(paths)} references are in {escaped(directory)}{os.sep}")
-    report_not_converged([reference_files.load(path) for path in paths])
+    pairs = zip(paths, selected, strict=True)
+    report_not_converged([reference_files.load(path, one) for path, one in pairs])
 
 
 @command(references, "list")

@@ -104,6 +104,18 @@ ExecutorName = Annotated[
 Scheduler = Annotated[str, typer.Option(help="The address of a Dask scheduler, as in tcp://10.0.0.1:8786.")]
 
 
+def report_beside(out: Path, report: Path | None) -> Path:
+    """The file of a run's report, beside its results if none is given; it is sure that it can be written."""
+    from pp_testbed.engine.store import create_directory
+    from pp_testbed.report.page import check_report
+
+    page = report or out.resolve().with_name(f"{out.resolve().name}.html")
+    if report is None:
+        create_directory(page.parent, "a report")
+    check_report(page)
+    return page
+
+
 def executor_of(name: str, scheduler: str, jobs: int | None) -> Any:
     """Where a command runs: in so many processes of this machine, or with Dask."""
     if name not in ("local", "dask"):
@@ -168,22 +180,29 @@ def _of_model(problem: str, seeds: str, num_train: str, input_dim: int | None) -
 
 def _of_data(data: str, seeds: str, num_train: str, options: dict[str, Any]) -> list[Any]:
     from pp_testbed.problems.data import of_data
-    from pp_testbed.problems.tables import read_table, words_on
+    from pp_testbed.problems.tables import words_on
 
-    table: Any = data
-    if Path(data).suffix in (".csv", ".parquet", ".pq"):
-        if not options["target"]:
-            raise UsageError(f"--data {data}: say which column has the labels, as in --target NAME")
-        drop, kind = names(options["drop"]), options["kind"]
-        table = read_table(data, options["target"], drop=drop, kind=kind, test=options["test"])
-        for line in words_on(table):
-            complain(line)
+    table = data_of(data, options["target"], options["drop"], options["kind"], options["test"])
+    for line in words_on(table) if table.notes else ():
+        complain(line)
     sizes: list[int | None] = []
     for word in (num_train or "all").split(","):
         sizes += [None] if word == "all" else list(whole_numbers("--num-train", word))
     given = {"model": options["model"] or None, "temperature": options["temperature"]}
     chosen = sorted(numbers(seeds or "0"))
     return [of_data(table, num_train=size, seed=seed, **given) for size in sizes for seed in chosen]
+
+
+def data_of(data: str, target: str, drop: str, kind: str, test: Path | None) -> Any:
+    """A data set by its name, or a table of a file."""
+    from pp_testbed.problems.datasets import data_set
+    from pp_testbed.problems.tables import read_table
+
+    if Path(data).suffix not in (".csv", ".parquet", ".pq"):
+        return data_set(data)
+    if not target:
+        raise UsageError(f"{data}: say which column has the labels, as in --target NAME")
+    return read_table(data, target, drop=names(drop), kind=kind, test=test)
 
 
 def numbers(text: str) -> set[int]:

@@ -59,20 +59,16 @@ def run(
 
       pp-testbed run --data patients.csv --target outcome --methods mlp,ensemble,ensemble+,bbb,laplace,nuts
     """
-    from pp_testbed.engine.store import create_directory
     from pp_testbed.inference.options import method_name
     from pp_testbed.inference.specs import resolve
     from pp_testbed.report.leaderboard import check_baseline
-    from pp_testbed.report.page import check_report, write_report
+    from pp_testbed.report.page import write_report
     from pp_testbed.studies.scoring import run as run_suite
 
-    page = report or out.resolve().with_name(f"{out.resolve().name}.html")
-    if report is None:
-        create_directory(page.parent, "a report")
-    check_report(page)
-    of_table = {"target": target, "test": test, "drop": drop, "kind": kind}
-    of_model = {"model": model, "temperature": temperature, "input_dim": input_dim}
-    problems = given.suite_of(suite, problem, data, seeds, num_train, limit, **of_table, **of_model)
+    page = given.report_beside(out, report)
+    table = {"target": target, "test": test, "drop": drop, "kind": kind}
+    options = table | {"model": model, "temperature": temperature, "input_dim": input_dim}
+    problems = given.suite_of(suite, problem, data, seeds, num_train, limit, **options)
     specs = given.specs_of(methods, settings, preset)
     check_baseline(baseline, (method_name(resolve(spec)) for spec in specs))
     where, config = given.executor_of(executor, scheduler, jobs), given.evaluation_of(inputs, draws)

@@ -19,7 +19,7 @@ from pp_testbed.evaluation.diagnostics import effective_size
 from pp_testbed.evaluation.evaluator import terms_of
 from pp_testbed.evaluation.joint import jackknife
 from pp_testbed.evaluation.terms import Terms, stderr_of_mean
-from pp_testbed.inference.arviz import by_chain, differences, probe_inputs
+from pp_testbed.inference.arviz import by_chain, probe_inputs
 from pp_testbed.inference.posterior import as_posterior, log_weights_of
 from pp_testbed.models.base import Array, check_key
 
@@ -132,14 +132,16 @@ def compare(posterior: Any, reference: Any, *, key: Array | None = None) -> Comp
         check_key(key)
     key_draws, key_tests = jax.random.split(jax.random.key(0) if key is None else key)
     problem = reference.problem
-    terms, _ = terms_of(posterior, problem.environment, problem.keys.evaluate, reference.evaluation)
+    terms, _ = terms_of(posterior, problem.truth, problem.keys.evaluate, reference.evaluation)
     logits = posterior.logits(key_draws, probe_inputs(problem.model), 1000)
     if not bool(jnp.isfinite(logits).all()):
         first = int(jnp.argmin(jnp.isfinite(logits).all(axis=(1, 2))))
         raise UsageError(f"draw {first} of the posterior has logits that are not finite at the probe inputs")
-    values = np.asarray(differences(logits), dtype=np.float64)
+    values = np.asarray(problem.task.likelihood.predictor(logits), dtype=np.float64)
     weights = np.exp(np.asarray(log_weights_of(posterior, len(values)), dtype=np.float64))
     exact = np.asarray(reference.values, dtype=np.float64).reshape(-1, *values.shape[1:])
+    varies = exact.std(axis=(0, 1)) > 0  # not a noise that is known
+    values, exact = values[..., varies], exact[..., varies]
     exact_size = min(MOST, int(reference.diagnostics.ess_bulk / 2))
     size = num_independent(values, getattr(posterior, "num_chains", 0))
     generator = np.random.default_rng(np.asarray(jax.random.key_data(key_tests)))
@@ -178,6 +180,9 @@ def _paired(terms: Terms, reference: Any) -> dict[str, float]:
         )
         bias = jackknife(deviations.reshape(len(deviations), -1).mean(axis=1))[0]
         result[f"excess_{name}_bias"] = float(bias) - getattr(reference.scores, name + "_bias")
+    if "predicted" not in terms.whole:  # of numbers, which have no likeliest class
+        unknown = {f"{name}{end}": float("nan") for name in MEASURES for end in ("", "_stderr")}
+        return result | unknown
     predicted, own = terms.whole["predicted"], jnp.moveaxis(terms.without["predicted"], 1, 0)
     exact = jnp.asarray(reference.terms["predicted"])
     others = exact + reference.deviations["predicted"]

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.arviz import arviz, by_chain, differences, probe_inputs, task_of
+from pp_testbed.inference.arviz import arviz, by_chain, probe_inputs, task_of
 from pp_testbed.inference.posterior import Finite
-from pp_testbed.models.base import Array
+from pp_testbed.models.base import CLASSES, Array, likelihood_of
+from pp_testbed.models.likelihoods import Likelihood
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,14 +28,14 @@ MIN_ESS = 400.0
 MAX_DIVERGENT = 1e-3
 
 
-def probe_values(posterior: Finite, x: Array) -> Array:
-    """Logit differences to class 0 of every function at x [N, d]: [M, N, K - 1]."""
-    return _differences(posterior.without_history(), x)
+def probe_values(posterior: Finite, x: Array, likelihood: Likelihood = CLASSES) -> Array:
+    """What every function predicts at x [N, d], of classes logit differences to class 0: [M, N, P]."""
+    return _predictors(posterior.without_history(), x, likelihood)
 
 
-@jax.jit
-def _differences(posterior: Finite, x: Array) -> Array:
-    return differences(posterior.values(x))
+@partial(jax.jit, static_argnums=2)
+def _predictors(posterior: Finite, x: Array, likelihood: Likelihood) -> Array:
+    return likelihood.predictor(posterior.values(x))
 
 
 @dataclass(frozen=True)
@@ -120,13 +122,14 @@ def diagnose(posterior: Any, probes: Array | None = None) -> Diagnostics:
     if probes is None:
         probes = probe_inputs(task_of(posterior, None, "diagnose(posterior, probes)").model)
     logits = posterior.logits(jax.random.key(0), probes)
-    values = by_chain(differences(logits), num_chains)
+    model = getattr(getattr(posterior, "task", None), "model", None)
+    values = by_chain(likelihood_of(model).predictor(logits), num_chains)
     return diagnose_values(values, getattr(posterior, "stats", {}))
 
 
 def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
-    """Diagnostics from probe values [chains, draws, ...] and statistics [chains, draws]."""
-    table = diagnostics_table(values, stats)
+    """Diagnostics from probe values [chains, draws, probes, ...] and statistics [chains, draws]."""
+    table = diagnostics_table(what_varies(np.asarray(values)), stats)
     probes = table[table.quantity != "lp"]
     lp = table.set_index("quantity").reindex(["lp"]).iloc[0]  # NaN where no density was reported
     divergent = np.mean(stats["diverging"]) if "diverging" in stats else 0.0
@@ -147,6 +150,17 @@ def diagnose_values(values: Any, stats: Mapping[str, Any]) -> Diagnostics:
         tree_depth=float(depth),
         bfmi=float("nan") if energy is None else float(np.min(arviz().bfmi(energy))),
     )
+
+
+def what_varies(values: np.ndarray) -> np.ndarray:
+    """Probe values [..., probes, P] without outputs that are one number everywhere, such as a noise that is
+    known.
+
+    All of them, where none varies.
+    """
+    flat = values.reshape(-1, values.shape[-1])
+    varies = (flat != flat[:1]).any(axis=0)
+    return values[..., varies] if values.ndim > 3 and varies.any() else values
 
 
 def diagnostics_table(values: Any, stats: Mapping[str, Any]) -> pd.DataFrame:

@@ -32,11 +32,6 @@ def probe_inputs(model: Model, num: int = NUM_PROBES) -> Array:
     return model.inputs(jax.random.key(0), num)
 
 
-def differences(logits: Array) -> Array:
-    """Logits [..., K] minus those of class 0: [..., K - 1], what predictions depend on."""
-    return logits[..., 1:] - logits[..., :1]
-
-
 def to_arviz(
     posterior: Any, task: Task | None = None, probes: Array | None = None, num_draws: int = 1000
 ) -> Any:
@@ -62,17 +57,15 @@ def to_arviz(
     if log_weights is not None and not np.allclose(log_weights, log_weights[0]):
         raise UsageError("ArviZ knows no weights, and these draws have unequal ones")
     at_probes, at_data = jnp.split(logits, [len(x_probe)], axis=1)
-    log_likelihood = jnp.take_along_axis(jax.nn.log_softmax(at_data), task.y[None, rows, None], axis=-1)
+    labels = task.likelihood.distribution(at_data)
     num_chains, draws = getattr(posterior, "num_chains", 0) or 1, getattr(posterior, "draws", {})
     parameters = _leaves(draws if isinstance(draws, dict) else {"draw": draws})
-    variables = {**parameters, "probe": differences(at_probes)}
+    variables = {**parameters, "probe": task.likelihood.predictor(at_probes)}
     groups = {
         "posterior": {name: by_chain(leaf, num_chains) for name, leaf in variables.items()},
         "sample_stats": {name: np.array(leaf) for name, leaf in getattr(posterior, "stats", {}).items()},
-        "log_likelihood": {"y": by_chain(log_likelihood[..., 0], num_chains)},
-        "posterior_predictive": {
-            "y": by_chain(jax.random.categorical(key_labels, at_data).astype(jnp.int32), num_chains)
-        },
+        "log_likelihood": {"y": by_chain(labels.log_prob(task.y[rows]), num_chains)},
+        "posterior_predictive": {"y": by_chain(labels.sample(key_labels), num_chains)},
         "observed_data": {"y": np.asarray(task.y[rows])},
         "constant_data": {"x": np.asarray(task.x[rows]), "x_probe": np.asarray(x_probe)},
     }

@@ -7,6 +7,7 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from pp_testbed.errors import UsageError
 from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs, sample_latents
 
@@ -21,6 +22,8 @@ class Uniform:
     weighs_rows: ClassVar[bool] = True
 
     def fit(self, key: Array, task: Task) -> Finite:
+        if not task.likelihood.is_of_classes:
+            raise UsageError("uniform is of classes; these labels are numbers")
         return Finite.equal(Partial(_constant), jnp.zeros((1, task.num_classes)))
 
 

@@ -13,7 +13,7 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import TraceMeanField_ELBO
 
-from pp_testbed.inference.map_ensemble import Agent
+from pp_testbed.inference.map_ensemble import Agent, agent_of
 from pp_testbed.inference.options import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -53,7 +53,7 @@ class WeightPrior:
             params = {
                 name: numpyro.sample(name, self.distribution(leaf.shape)) for name, leaf in shapes.items()
             }
-        return observe(self.agent.network(params, x), y)
+        return observe(self.agent.network(params, x), y, likelihood=self.agent.likelihood)
 
     def distribution(self, shape: tuple[int, ...]) -> Any:
         """The prior of a site."""
@@ -126,7 +126,7 @@ class BayesByBackprop(Agent, Trainable):
 
     def agent(self, task: Task) -> AgentMLP:
         """The network."""
-        return AgentMLP(task.input_dim, task.num_classes, self.hidden, self.sigma)
+        return agent_of(task, self.hidden, self.sigma)
 
     def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Params:
         return self.agent(task).start(key_start)

@@ -48,7 +48,7 @@ class DeepKernel(Trained):
         scale = self.scale / jnp.sqrt(task.temperature * task.num_train)
         root = jnp.linalg.cholesky(precision) / (scale * jnp.sqrt(noise))
         function = Partial(with_linear, agent, params)
-        return Sampled(function, Partial(draw_linear, root, jnp.zeros(task.num_classes)), losses)
+        return Sampled(function, Partial(draw_linear, root, jnp.zeros(task.num_outputs)), losses)
 
 
 def normalised_features(agent: AgentMLP, params: Params, x: Array) -> Array:
@@ -58,8 +58,9 @@ def normalised_features(agent: AgentMLP, params: Params, x: Array) -> Array:
 
 
 def with_linear(agent: AgentMLP, params: Params, weights: Array, x: Array) -> Array:
-    """Logits [N, K] of the network plus a linear function, weights [units, K], of its features."""
-    return agent.network(params, x) + normalised_features(agent, params, x) @ weights
+    """Outputs [N, D] of the network plus a linear function, weights [units, K], of its features."""
+    values = agent.values(params, x) + normalised_features(agent, params, x) @ weights
+    return agent.likelihood.with_noise(values, params)
 
 
 def draw_linear(root: Array, like: Array, key: Array) -> Array:

@@ -13,7 +13,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.inference.epistemic import EpistemicAgent, Index
 from pp_testbed.inference.options import Sweep, method_name
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
-from pp_testbed.models.mlp import ACTIVATIONS, AgentMLP
+from pp_testbed.models.mlp import AgentMLP, mlp
 
 
 @jax.tree_util.register_dataclass
@@ -47,14 +47,13 @@ class MaskedMLP:
         }
 
     def network(self, params: Params, index: Index, x: Array) -> Array:
-        hidden = x
-        for layer in range(len(self.agent.hidden) + 1):
-            if layer > 0:
-                hidden = ACTIVATIONS[self.agent.activation](hidden)
-            if f"mask{layer}" in index:
-                hidden = hidden * (index[f"mask{layer}"] >= self.rate) / (1.0 - self.rate)
-            hidden = hidden @ params[f"w{layer}"] + params[f"b{layer}"]
-        return hidden
+        def masked(layer: int, hidden: Array) -> Array:
+            if f"mask{layer}" not in index:
+                return hidden
+            return hidden * (index[f"mask{layer}"] >= self.rate) / (1.0 - self.rate)
+
+        values = mlp(params, x, self.agent.activation, masked)
+        return self.agent.likelihood.with_noise(values, params)
 
     def row_weights(self, index: Index, x: Array) -> Any:
         return 1.0

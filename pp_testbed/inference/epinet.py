@@ -57,7 +57,8 @@ class HeadedMLP:
         inputs = jnp.concatenate([features, x, jnp.broadcast_to(z, (len(x), self.index_dim))], axis=1)
         matrix = self.head.network(head, inputs).reshape(len(x), -1, self.index_dim)
         prior = jax.vmap(Partial(self.small.network, x=x))(self.frozen)  # [m, N, K]
-        return self.base.network(plain, x) + matrix @ z + self.scale * jnp.tensordot(z, prior, axes=1)
+        values = self.base.values(plain, x) + matrix @ z + self.scale * jnp.tensordot(z, prior, axes=1)
+        return self.base.likelihood.with_noise(values, plain)
 
     def row_weights(self, index: Index, x: Array) -> Any:
         return 1.0
@@ -92,7 +93,7 @@ class Epinet(EpistemicAgent):
         check_positive(self, "index_dim")
 
     def epistemic(self, key: Array, task: Task) -> HeadedMLP:
-        base, dim, classes = self.agent(task), task.input_dim, task.num_classes
+        base, dim, classes = self.agent(task), task.input_dim, task.num_outputs
         width = (self.hidden or (dim,))[-1]
         head = AgentMLP(
             width + dim + self.index_dim, classes * self.index_dim, self.head_hidden, base.prior_sd

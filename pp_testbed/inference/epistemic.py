@@ -79,7 +79,7 @@ class EpistemicAgent(Trained, Trainable):
         def model(x: Array, y: Array | None = None) -> Array:
             params, index = enn.params(), enn.index()
             with weigh_observations(enn.row_weights(index, x)):
-                return observe(enn.network(params, index, x), y)
+                return observe(enn.network(params, index, x), y, likelihood=task.likelihood)
 
         return self.map_training(model, parts["start"], index=enn.index, particles=self.num_index_samples)
 

@@ -80,12 +80,14 @@ class LinearHypermodel:
         key_mean, *keys = jax.random.split(key, 1 + self.index_dim)
         factors = [self.agent.start(key) for key in keys]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=-1), *factors)
-        root = jnp.sqrt(self.index_dim)
-        return self.agent.start(key_mean) | {name + FACTOR: stacked[name] / root for name in stacked}
+        root, noise = jnp.sqrt(self.index_dim), self.agent.likelihood.noise
+        scaled = {name: leaf * 0.0 if name in noise else leaf / root for name, leaf in stacked.items()}
+        return self.agent.start(key_mean) | {name + FACTOR: leaf for name, leaf in scaled.items()}
 
     def network(self, params: Params, index: Index, x: Array) -> Array:
         prior = mlp({name: factor @ index["z"] for name, factor in self.frozen.items()}, x)
-        return self.agent.network(linear_weights(params, index["z"]), x) + self.scale * prior
+        weights = linear_weights(params, index["z"])
+        return self.agent.likelihood.with_noise(self.agent.values(weights, x) + self.scale * prior, weights)
 
     def row_weights(self, index: Index, x: Array) -> Any:
         if self.bootstrap == "none":
@@ -165,7 +167,7 @@ class Hypermodel(EpistemicAgent):
 
     def epistemic(self, key: Array, task: Task) -> LinearHypermodel:
         key_frozen, key_rows = jax.random.split(key)
-        shapes = layer_shapes(task.input_dim, self.prior_hidden, task.num_classes)
+        shapes = layer_shapes(task.input_dim, self.prior_hidden, task.num_outputs)
         return LinearHypermodel(
             self.agent(task),
             frozen_factors(key_frozen, shapes, self.index_dim),

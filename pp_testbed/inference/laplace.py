@@ -7,18 +7,17 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 from numpyro import handlers
 
-from pp_testbed.errors import UsageError
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import Target, normal_prior
 from pp_testbed.inference.options import Sweep, check_choice
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.subspace import Subspace, last_layer
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
+from pp_testbed.models.likelihoods import outputs_of
 
 SUBSETS = ("all", "last-layer")
 PRECISIONS = ("model", "evidence")
@@ -83,7 +82,7 @@ class Laplace(Trained):
 def normal_at(target: Target, point: Array, prior_precision: str = "model") -> NormalAtMode:
     """Laplace's normal at a mode [P] of any model with priors of independent normals.
 
-    Observations must be Categorical or Normal.
+    Observations may be of any likelihood of `models.likelihoods`.
     """
     mean, variance = normal_prior(target)
     root_prior = jnp.sqrt(variance)  # in whose units the prior is N(0, I)
@@ -122,44 +121,24 @@ class NormalAtMode:
 
 
 def curvature_root(target: Target, point: Array) -> Array:
-    """Λ^½ J: [R, P], a square root of the Gauss-Newton matrix, R = N (K - 1) for labels."""
+    """Λ^½ J: [R, P], a square root of the Gauss-Newton matrix, R = N (K - 1) for classes."""
     task = target.task
 
     def of_row(row: tuple[Array, Array, Array]) -> Array:
         x, y, weight = row
 
-        def natural(position: Array) -> tuple[Array, Array]:
-            """The parameter of y's distribution, as a vector, and the root of the curvature in it."""
+        def outputs(position: Array) -> tuple[Array, Array]:
+            """What y's distribution is made of [D], and the root of the curvature in it."""
             given = handlers.substitute(target.model, data=target.latents(position))
             trace = handlers.trace(handlers.seed(given, jax.random.key(0))).get_trace(x[None], y[None])
-            fn = trace["y"]["fn"]
-            if isinstance(fn, dist.Normal):
-                return fn.loc, 1.0 / fn.scale[:, None]
-            logits = getattr(fn, "logits", None)
-            if logits is None:
-                kind = type(fn).__name__
-                raise UsageError(f"laplace needs Categorical or Normal observations, not {kind}")
-            return logits[0], multinomial_root(jax.nn.softmax(logits[0]))
+            likelihood, found = outputs_of(trace["y"]["fn"])
+            return found[0], likelihood.curvature_root(found[0])
 
-        jacobian, root = jax.jacrev(natural, has_aux=True)(point)
+        jacobian, root = jax.jacrev(outputs, has_aux=True)(point)
         return jnp.sqrt(weight) * root @ jacobian
 
     rows = jax.lax.map(of_row, (task.x, task.y, task.data_weights), batch_size=100)
     return rows.reshape(-1, point.shape[0])
-
-
-def multinomial_root(p: Array) -> Array:
-    """L [K - 1, K] with Lᵀ L = diag(p) - p pᵀ: Tanabe and Sagae, 1992.
-
-    Row k is sqrt(p_k / (p_k + r_k)) (sqrt(r_k) e_k - Σ_{j>k} p_j e_j / sqrt(r_k)), r_k = Σ_{j>k} p_j.
-    """
-    tail = jnp.cumsum(p[::-1])[::-1]
-    rest = jnp.append(tail[1:], 0.0)
-    share = jnp.where(tail > 0, p / jnp.where(tail > 0, tail, 1.0), 0.0)
-    over_rest = jnp.where(rest > 0, 1.0 / jnp.sqrt(jnp.where(rest > 0, rest, 1.0)), 0.0)
-    later = jnp.triu(jnp.broadcast_to(p, (p.shape[0], p.shape[0])), 1)
-    rows = jnp.diag(jnp.sqrt(rest)) - over_rest[:, None] * later
-    return (jnp.sqrt(share)[:, None] * rows)[:-1]
 
 
 def eigen(root: Array) -> tuple[Array, Array]:

@@ -28,6 +28,7 @@ from pp_testbed.models.base import (
     Model,
     Params,
     Task,
+    likelihood_of,
     observe,
     pytree_dataclass,
     read_outputs,
@@ -88,6 +89,11 @@ class Agent:
         return {"batch_size": 128}
 
 
+def agent_of(task: Task, hidden: tuple[int, ...], prior_sd: Any) -> AgentMLP:
+    """A network for a task, of so many hidden units."""
+    return AgentMLP(task.input_dim, task.num_outputs, hidden, prior_sd, likelihood=task.likelihood)
+
+
 @pytree_dataclass
 class Trained(Agent):
     """An agent that is trained with weight decay.
@@ -114,7 +120,7 @@ class Trained(Agent):
         """The network and its prior."""
         decay = self.l2 * (jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_l2 else 1.0)
         prior_sd: Any = jnp.sqrt(0.5 / decay)
-        return AgentMLP(task.input_dim, task.num_classes, self.hidden, prior_sd)
+        return agent_of(task, self.hidden, prior_sd)
 
     def map_training(
         self,
@@ -220,7 +226,7 @@ def map_members(member: Callable[[Array], Any], key: Array, size: int) -> Any:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AdditivePrior:
-    """A network plus a frozen function: logits(x) = network(x; θ) + scale · g(x; frozen).
+    """A network plus a frozen function: values(x) = network(x; θ) + scale · g(x; frozen).
 
     Attributes:
         agent: the network.
@@ -234,16 +240,18 @@ class AdditivePrior:
     frozen: Any = None
 
     def __call__(self, x: Array, y: Array | None = None) -> Array:
-        return observe(self.network({"theta": self.agent.params(), "frozen": self.frozen}, x), y)
+        outputs = self.network({"theta": self.agent.params(), "frozen": self.frozen}, x)
+        return observe(outputs, y, likelihood=self.agent.likelihood)
 
     def network(self, params: dict[str, Any], x: Array) -> Array:
-        """Logits [N, K] at x [N, d]; the frozen part is one of the draw's."""
-        return self.agent.network(params["theta"], x) + self.scale * self.prior(params["frozen"], x)
+        """Outputs [N, D] at x [N, d]; the frozen part is one of the draw's."""
+        theta, prior = params["theta"], self.prior(params["frozen"], x)
+        return self.agent.likelihood.with_noise(self.agent.values(theta, x) + self.scale * prior, theta)
 
 
 def undivided_logits(model: Model, latents: Params, x: Array) -> Array:
-    """The generative network's output [N, K], before it is divided by the temperature."""
-    return model.temperature * read_outputs(model, latents, x)
+    """What the generative network computes [N, K], before it is divided by the temperature; or locations."""
+    return model.temperature * likelihood_of(model).without_noise(read_outputs(model, latents, x))
 
 
 @pytree_dataclass

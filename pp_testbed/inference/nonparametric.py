@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
 from pp_testbed.inference.options import Sweep, check_choice, check_positive
 from pp_testbed.inference.posterior import Plain, finite
 from pp_testbed.models.base import Array, Task
+from pp_testbed.models.likelihoods import LOG_FREEDOM, LOG_SCALE
 
 BOUNDS = 0.01, 0.99  # of probabilities, as in the paper: an infinite KL would hide all else
+NEARLY_NORMAL = 4.0  # the logarithm of degrees of freedom, where a likelihood has some
 
 
-def predictor(model: Any, task: Task) -> Plain:
+def classifier(model: Any, task: Task) -> Plain:
     """A classifier of scikit-learn, fitted here, as a posterior of one function.
 
     Classes that are not among the data have the lowest probability there is.
@@ -32,12 +37,25 @@ def predictor(model: Any, task: Task) -> Plain:
     return finite(logits)
 
 
+def regressor(predict: Callable[[np.ndarray], np.ndarray], residuals: np.ndarray, task: Task) -> Plain:
+    """A predictor of numbers as a posterior of one function, with the spread of its errors on other data."""
+    known = residuals[np.isfinite(residuals)]
+    spread = np.sqrt(np.mean(known**2)) if len(known) > 1 else np.std(np.asarray(task.y))
+    noise = {LOG_SCALE: jnp.log(max(float(spread), 1e-3)), LOG_FREEDOM: jnp.asarray(NEARLY_NORMAL)}
+
+    def outputs(x: np.ndarray) -> np.ndarray:
+        return np.asarray(task.likelihood.with_noise(jnp.asarray(predict(x))[:, None], noise))[None]
+
+    return finite(outputs)
+
+
 @dataclass(frozen=True)
 class Knn:
     """k nearest neighbours: Cover and Hart, 1967, "Nearest Neighbor Pattern Classification".
 
     p(y | x) is the share of y among the labels of the k nearest data (all of them where there are fewer),
-    kept in [0.01, 0.99]. The paper's agent has k = 3 too, and one more datum of each class, at the origin.
+    kept in [0.01, 0.99]; a number is their mean, with the spread of errors on the data, each left out. The
+    paper's agent has k = 3 too, and one more datum of each class, at the origin.
 
     Args:
         k: neighbours.
@@ -56,16 +74,26 @@ class Knn:
 
     def fit(self, key: Array, task: Task) -> Plain:
         neighbors = min(self.k, len(task.y))
-        return predictor(KNeighborsClassifier(n_neighbors=neighbors, weights=self.weights), task)
+        if task.likelihood.is_of_classes:
+            return classifier(KNeighborsClassifier(n_neighbors=neighbors, weights=self.weights), task)
+        model = KNeighborsRegressor(n_neighbors=neighbors, weights=self.weights)
+        x, y = np.asarray(task.x), np.asarray(task.y)
+        model.fit(x, y)
+        if neighbors == len(y):
+            return regressor(model.predict, y - y.mean(), task)
+        others = model.kneighbors(return_distance=False)  # of each datum, without itself
+        return regressor(model.predict, y - y[others].mean(axis=1), task)
 
 
 @dataclass(frozen=True)
 class RandomForest:
     """A random forest: Breiman, 2001, "Random Forests"; probabilities are kept in [0.01, 0.99].
 
+    Numbers have the spread of the errors on data that trees have not seen.
+
     Args:
         trees: how many.
-        criterion: of a split, "gini" or "entropy".
+        criterion: of a split between classes, "gini" or "entropy".
     """
 
     revision: ClassVar[int] = 1
@@ -80,5 +108,11 @@ class RandomForest:
 
     def fit(self, key: Array, task: Task) -> Plain:
         seed = int(jax.random.bits(key, dtype="uint32"))
-        forest = RandomForestClassifier(self.trees, criterion=self.criterion, random_state=seed)
-        return predictor(forest, task)
+        if task.likelihood.is_of_classes:
+            forest = RandomForestClassifier(self.trees, criterion=self.criterion, random_state=seed)
+            return classifier(forest, task)
+        x, y = np.asarray(task.x), np.asarray(task.y)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of data that all trees have seen
+            trees = RandomForestRegressor(self.trees, oob_score=len(y) > 1, random_state=seed).fit(x, y)
+        return regressor(trees.predict, y - getattr(trees, "oob_prediction_", y.mean()), task)

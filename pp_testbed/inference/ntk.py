@@ -41,4 +41,4 @@ class EnsembleNTK(EnsemblePlus):
 
 def tangent_logits(agent: AgentMLP, frozen: dict[str, Params], x: Array) -> Array:
     """J(x; start) · tangent: [N, K]."""
-    return jax.jvp(lambda params: agent.network(params, x), (frozen["start"],), (frozen["tangent"],))[1]
+    return jax.jvp(lambda params: agent.values(params, x), (frozen["start"],), (frozen["tangent"],))[1]

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
+from pp_testbed.inference.map_ensemble import agent_of
 from pp_testbed.inference.mcmc import Chains, Target
 from pp_testbed.inference.options import (
     BELOW_ONE,
@@ -32,7 +33,6 @@ from pp_testbed.inference.options import (
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
-from pp_testbed.models.mlp import AgentMLP
 
 Batch = tuple[Array, Array, Array]
 Gradient = Callable[[Array, Batch], Array]
@@ -174,7 +174,7 @@ class StochasticGradientSampler:
             return target, target.start
         scale = 2.0 * jnp.sqrt(task.temperature) * task.input_dim
         prior_sd: Any = jnp.sqrt(self.prior_variance / scale)
-        agent = AgentMLP(task.input_dim, task.num_classes, self.hidden, prior_sd)
+        agent = agent_of(task, self.hidden, prior_sd)
         return Target(agent, task), lambda key: ravel_pytree(agent.start(key))[0]
 
     def begin(self, key: Array, task: Task) -> Any:

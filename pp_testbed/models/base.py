@@ -20,17 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.infer.util import log_density
 
 from pp_testbed.errors import UsageError, check_whole
-from pp_testbed.models.likelihoods import Likelihood, outputs_of
+from pp_testbed.models.likelihoods import Categorical, Likelihood, outputs_of
 
 Array: TypeAlias = jax.Array
 Params: TypeAlias = dict[str, Array]
 Program: TypeAlias = Callable[..., Any]
 T = TypeVar("T")
+CLASSES: Likelihood = Categorical()
 
 
 class Model(Protocol):
@@ -87,17 +87,21 @@ def as_pytree(made: Any) -> Any:
     return made
 
 
-def observe(logits: Array, y: Array | None, num_train: Any = None) -> Array:
-    """The end of every model: record `logits` [B, K], observe labels `y` [B].
+def observe(
+    outputs: Array, y: Array | None, num_train: Any = None, likelihood: Likelihood = CLASSES
+) -> Array:
+    """The end of every model: observe labels `y` [B] given outputs [B, D]; of classes these are a site
+    `logits`.
 
     Where `x` is a minibatch of B out of `num_train` rows, the log likelihood counts
     `num_train / B` times, so that its expectation is that of the whole data set.
     """
-    numpyro.deterministic("logits", logits)
-    num_rows = logits.shape[-2]
+    if likelihood.is_of_classes:
+        numpyro.deterministic("logits", outputs)
+    num_rows = outputs.shape[-2]
     scale = 1.0 if num_train is None else num_train / num_rows
     with numpyro.plate("data", num_rows), handlers.scale(scale=scale):
-        return numpyro.sample("y", dist.Categorical(logits=logits), obs=y)
+        return numpyro.sample("y", likelihood.distribution(outputs), obs=y)
 
 
 class weigh(handlers.scale):  # noqa: N801  (NumPyro names its handlers like functions)
@@ -155,6 +159,11 @@ def read_outputs(model: Callable[..., Any], latents: Params, x: Array) -> Array:
     if "logits" in sites and jnp.ndim(sites["logits"]["value"]) == 2:
         return sites["logits"]["value"]
     return outputs_of(sites["y"]["fn"])[1]
+
+
+def likelihood_of(model: Any) -> Likelihood:
+    """What a model's outputs mean; classes, unless it says otherwise."""
+    return getattr(model, "likelihood", CLASSES)
 
 
 def no_labels(x: Array) -> Array:
@@ -246,13 +255,18 @@ class Task:
         return self.model.num_classes
 
     @property
+    def num_outputs(self) -> int:
+        """What a network computes at an input: a logit for each class, or one location."""
+        return self.num_classes or 1
+
+    @property
     def temperature(self) -> Any:
         return self.model.temperature
 
     @property
     def likelihood(self) -> Likelihood:
-        """What outputs mean."""
-        return self.model.likelihood
+        """What outputs mean; classes, unless the model says otherwise."""
+        return likelihood_of(self.model)
 
     @property
     def data_weights(self) -> Array:
@@ -283,14 +297,15 @@ SCALES = 0.1, 10.0  # of inputs, for which the priors and the step sizes of meth
 def check_model(model: Any) -> None:
     """Raise a UsageError unless a model's numbers are possible. Those that JAX traces were checked before."""
     check_whole("input_dim", model.input_dim, least=1)
-    check_whole("num_classes", model.num_classes, least=2)
+    if likelihood_of(model).is_of_classes:
+        check_whole("num_classes", model.num_classes, least=2)
     rho, (least, most) = model.temperature, TEMPERATURES
     if isinstance(rho, str | list) or (isinstance(rho, Real) and not least <= float(rho) <= most):
         raise UsageError(f"the temperature is {rho!r}; expected a number from {least:g} to {most:g}")
 
 
 def task(model: Model, x: Any, y: Any) -> Task:
-    """A task from one's own data, checked: inputs x [T, d], labels y [T] in 0, ..., K-1.
+    """A task from one's own data, checked: inputs x [T, d], labels y [T] in 0, ..., K-1, or numbers.
 
     Inputs should be of a scale of about 1; there is a warning where they are far from it.
     """
@@ -312,6 +327,10 @@ def task(model: Model, x: Any, y: Any) -> Task:
         )
     if y.shape != x.shape[:1]:
         raise UsageError(f"labels have shape {y.shape}; expected ({x.shape[0]},), one per input")
+    if not likelihood_of(model).is_of_classes:
+        if not np.isfinite(y).all():
+            raise UsageError(f"labels are NaN or infinite, first at row {int(np.argmin(np.isfinite(y)))}")
+        return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.float32), x.shape[0])
     classes = model.num_classes
     wrong = ~np.isin(y, np.arange(classes))
     if wrong.any():

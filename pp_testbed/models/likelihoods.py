@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 from pp_testbed.errors import UsageError
 
 Array = jax.Array
+LOG_SCALE, LOG_FREEDOM = "log_scale", "log_freedom"  # the sites of networks that predict numbers
 
 
 class Likelihood(Protocol):
@@ -37,6 +38,23 @@ class Likelihood(Protocol):
 
     def predictor(self, outputs: Array) -> Array:
         """What identifies the prediction, [..., N, P]: functions are compared by it at probe inputs."""
+        ...
+
+    def curvature_root(self, outputs: Array) -> Array:
+        """L [R, D] with Lᵀ L the Fisher information of one label in its outputs [D]."""
+        ...
+
+    @property
+    def noise(self) -> dict[str, tuple[float, float]]:
+        """What a network has besides its weights: mean and sd of the normal prior of each parameter."""
+        ...
+
+    def with_noise(self, values: Array, params: dict[str, Array]) -> Array:
+        """Outputs [N, D] of a network's values, logits or locations, and these parameters."""
+        ...
+
+    def without_noise(self, outputs: Array) -> Array:
+        """What a network computes of outputs [..., N, D]: logits, or locations [..., N, 1]."""
         ...
 
 
@@ -64,6 +82,19 @@ class Categorical:
     def predictor(self, outputs: Array) -> Array:
         return outputs[..., 1:] - outputs[..., :1]
 
+    def curvature_root(self, outputs: Array) -> Array:
+        return multinomial_root(jax.nn.softmax(outputs))
+
+    @property
+    def noise(self) -> dict[str, tuple[float, float]]:
+        return {}
+
+    def with_noise(self, values: Array, params: dict[str, Array]) -> Array:
+        return values
+
+    def without_noise(self, outputs: Array) -> Array:
+        return outputs
+
 
 @dataclass(frozen=True)
 class Normal:
@@ -72,13 +103,27 @@ class Normal:
     is_of_classes: bool = False
 
     def outputs(self, distribution: Any) -> Array:
-        return jnp.stack([distribution.loc, jnp.log(distribution.scale)], axis=-1)
+        parts = distribution.loc, jnp.log(distribution.scale)
+        return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
 
     def distribution(self, outputs: Array) -> Any:
         return dist.Normal(outputs[..., 0], jnp.exp(outputs[..., 1]))
 
     def predictor(self, outputs: Array) -> Array:
         return outputs
+
+    def curvature_root(self, outputs: Array) -> Array:
+        return jnp.diag(jnp.stack([jnp.exp(-outputs[1]), jnp.sqrt(2.0)]))
+
+    @property
+    def noise(self) -> dict[str, tuple[float, float]]:
+        return {LOG_SCALE: (-1.0, 1.0)}
+
+    def with_noise(self, values: Array, params: dict[str, Array]) -> Array:
+        return _beside(values, params[LOG_SCALE])
+
+    def without_noise(self, outputs: Array) -> Array:
+        return outputs[..., :1]
 
 
 @dataclass(frozen=True)
@@ -96,6 +141,41 @@ class StudentT:
 
     def predictor(self, outputs: Array) -> Array:
         return outputs
+
+    def curvature_root(self, outputs: Array) -> Array:
+        """Of location and scale: Lange, Little and Taylor, 1989; the degrees of freedom are held fixed."""
+        freedom = jnp.exp(outputs[2])
+        of_location = jnp.sqrt((freedom + 1.0) / (freedom + 3.0)) * jnp.exp(-outputs[1])
+        return jnp.diag(jnp.stack([of_location, jnp.sqrt(2.0 * freedom / (freedom + 3.0)), 0.0]))
+
+    @property
+    def noise(self) -> dict[str, tuple[float, float]]:
+        return {LOG_SCALE: (-1.0, 1.0), LOG_FREEDOM: (1.5, 0.5)}
+
+    def with_noise(self, values: Array, params: dict[str, Array]) -> Array:
+        return _beside(values, params[LOG_SCALE], params[LOG_FREEDOM])
+
+    def without_noise(self, outputs: Array) -> Array:
+        return outputs[..., :1]
+
+
+def _beside(values: Array, *numbers: Array) -> Array:
+    """Locations [N, 1] with the same numbers in every row: [N, 1 + numbers]."""
+    return jnp.concatenate([values, *(jnp.broadcast_to(one, values.shape) for one in numbers)], axis=-1)
+
+
+def multinomial_root(p: Array) -> Array:
+    """L [K - 1, K] with Lᵀ L = diag(p) - p pᵀ: Tanabe and Sagae, 1992.
+
+    Row k is sqrt(p_k / (p_k + r_k)) (sqrt(r_k) e_k - Σ_{j>k} p_j e_j / sqrt(r_k)), r_k = Σ_{j>k} p_j.
+    """
+    tail = jnp.cumsum(p[::-1])[::-1]
+    rest = jnp.append(tail[1:], 0.0)
+    share = jnp.where(tail > 0, p / jnp.where(tail > 0, tail, 1.0), 0.0)
+    over_rest = jnp.where(rest > 0, 1.0 / jnp.sqrt(jnp.where(rest > 0, rest, 1.0)), 0.0)
+    later = jnp.triu(jnp.broadcast_to(p, (p.shape[0], p.shape[0])), 1)
+    rows = jnp.diag(jnp.sqrt(rest)) - over_rest[:, None] * later
+    return (jnp.sqrt(share)[:, None] * rows)[:-1]
 
 
 KINDS: dict[type, Likelihood] = {

@@ -10,8 +10,8 @@ import numpyro
 import numpyro.distributions as dist
 
 from pp_testbed.errors import UsageError
-from pp_testbed.models.base import Array, check_model, observe, pytree_dataclass
-from pp_testbed.models.likelihoods import Categorical, Likelihood
+from pp_testbed.models.base import CLASSES, Array, check_model, observe, pytree_dataclass
+from pp_testbed.models.likelihoods import Likelihood
 
 
 @pytree_dataclass
@@ -23,7 +23,7 @@ class LogisticRegression:
     """
 
     revision: ClassVar[int] = 1
-    likelihood: ClassVar[Likelihood] = Categorical()
+    likelihood: ClassVar[Likelihood] = CLASSES
     input_dim: int = 10
     temperature: float = 0.01
 

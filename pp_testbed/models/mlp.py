@@ -20,8 +20,8 @@ import numpyro
 import numpyro.distributions as dist
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.models.base import Array, Params, check_model, observe, pytree_dataclass
-from pp_testbed.models.likelihoods import Categorical, Likelihood
+from pp_testbed.models.base import CLASSES, Array, Params, check_model, observe, pytree_dataclass
+from pp_testbed.models.likelihoods import Likelihood
 
 INITS = ("truncated", "normal")
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -35,15 +35,20 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def mlp(params: Params, x: Array, activation: str = "relu") -> Array:
+def mlp(
+    params: Params,
+    x: Array,
+    activation: str = "relu",
+    before: Callable[[int, Array], Array] = lambda layer, hidden: hidden,
+) -> Array:
     """A perceptron with weights `w0, w1, ...` and biases `b0, ...`: x [N, d] -> [N, K].
 
-    A layer without a bias in `params` has none.
+    A layer without a bias in `params` has none. What enters a layer goes through `before`.
     """
     depth = sum(name.startswith("w") for name in params)
     hidden = x
     for layer in range(depth):
-        hidden = hidden @ params[f"w{layer}"]
+        hidden = before(layer, hidden) @ params[f"w{layer}"]
         if f"b{layer}" in params:
             hidden = hidden + params[f"b{layer}"]
         if layer < depth - 1:
@@ -78,6 +83,31 @@ def truncated_normals(keys: Array, shapes: list[tuple[int, int]]) -> list[Array]
     return [row[:size].reshape(shape) / jnp.sqrt(shape[0]) for row, size, shape in rows]
 
 
+def check_network(hidden: Any, activation: str) -> None:
+    """Raise a UsageError unless these are hidden layers and an activation."""
+    if not isinstance(hidden, tuple) or not all(isinstance(one, Integral) and int(one) > 0 for one in hidden):
+        raise UsageError(f"hidden is {hidden!r}; expected numbers of units, as in (50, 50)")
+    if activation not in ACTIVATIONS:
+        raise unknown("activation", activation, ACTIVATIONS)
+
+
+def hidden_of(word: str) -> tuple[int, ...]:
+    """Hidden layers from their word in a name: `h20x20` as (20, 20)."""
+    return tuple(map(int, word[1:].split("x")))
+
+
+def generative_params(input_dim: int, hidden: tuple[int, ...], num_outputs: int, init: str) -> Params:
+    """Declare the sites of a network of the testbed, and make its weights of them."""
+    shapes = layer_shapes(input_dim, hidden, num_outputs)
+    spread = truncate if init == "truncated" else lambda z: z
+    params = {}
+    for layer, (fan_in, fan_out) in enumerate(shapes):
+        base = _normal(f"w{layer}_base", (fan_in, fan_out))
+        params[f"w{layer}"] = spread(base) / jnp.sqrt(fan_in)
+    params["b0"] = _normal("b0_base", (shapes[0][1],)) / jnp.sqrt(input_dim)
+    return params
+
+
 @pytree_dataclass
 class GenerativeMLP:
     """The generative model of the testbed: softmax(network(x) / temperature), x ~ N(0, I_d).
@@ -96,7 +126,7 @@ class GenerativeMLP:
     """
 
     revision: ClassVar[int] = 1
-    likelihood: ClassVar[Likelihood] = Categorical()
+    likelihood: ClassVar[Likelihood] = CLASSES
     input_dim: int = 2
     num_classes: int = 2
     hidden: tuple[int, ...] = (50, 50)
@@ -106,23 +136,12 @@ class GenerativeMLP:
 
     def __post_init__(self) -> None:
         check_model(self)
-        if not isinstance(self.hidden, tuple) or not all(
-            isinstance(units, Integral) and units > 0 for units in self.hidden
-        ):
-            raise UsageError(f"hidden is {self.hidden!r}; expected numbers of units, as in (50, 50)")
-        if self.activation not in ACTIVATIONS:
-            raise unknown("activation", self.activation, ACTIVATIONS)
+        check_network(self.hidden, self.activation)
         if self.init not in INITS:
             raise unknown("init", self.init, INITS)
 
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
-        shapes = layer_shapes(self.input_dim, self.hidden, self.num_classes)
-        spread = truncate if self.init == "truncated" else lambda z: z
-        params = {}
-        for layer, (fan_in, fan_out) in enumerate(shapes):
-            base = _normal(f"w{layer}_base", (fan_in, fan_out))
-            params[f"w{layer}"] = spread(base) / jnp.sqrt(fan_in)
-        params["b0"] = _normal("b0_base", (shapes[0][1],)) / jnp.sqrt(self.input_dim)
+        params = generative_params(self.input_dim, self.hidden, self.num_classes, self.init)
         return observe(mlp(params, x, self.activation) / self.temperature, y, num_train)
 
     @property
@@ -150,7 +169,7 @@ class GenerativeMLP:
             if re.fullmatch(r"K\d+", word):
                 options["num_classes"] = int(word[1:])
             elif re.fullmatch(r"h\d+(x\d+)*", word):
-                options["hidden"] = tuple(map(int, word[1:].split("x")))
+                options["hidden"] = hidden_of(word)
             else:
                 options["init" if word in INITS else "activation"] = word
         return options
@@ -164,29 +183,37 @@ class GenerativeMLP:
 class AgentMLP:
     """The network of an agent, a perceptron with biases whose parameters are all N(0, prior_sd²).
 
-    It outputs logits directly; the temperature is for its prior to know. Its MAP is a network
+    It computes logits directly; the temperature is for its prior to know. Its MAP is a network
     trained with weight decay: -log p = T·(mean cross-entropy) + ‖θ‖² / (2 prior_sd²) + constant.
+    Of numbers it computes locations, and has the parameters of the likelihood's noise besides.
     """
 
     input_dim: int
-    num_classes: int
+    num_outputs: int
     hidden: tuple[int, ...]
     prior_sd: float
     activation: str = "relu"
+    likelihood: Likelihood = CLASSES
 
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
-        return observe(self.network(self.params(), x), y, num_train)
+        return observe(self.network(self.params(), x), y, num_train, self.likelihood)
 
     def params(self, prefix: str = "") -> Params:
-        """Declare the weights and biases as sites; all names start with `prefix`."""
+        """Declare the weights, the biases and the noise as sites; all names start with `prefix`."""
         params = {}
-        for layer, shape in enumerate(layer_shapes(self.input_dim, self.hidden, self.num_classes)):
+        for layer, shape in enumerate(layer_shapes(self.input_dim, self.hidden, self.num_outputs)):
             for name, size in [(f"{prefix}w{layer}", shape), (f"{prefix}b{layer}", shape[1:])]:
                 params[name] = _normal(name, size, self.prior_sd)
+        for name, (mean, spread) in self.likelihood.noise.items():
+            params[prefix + name] = numpyro.sample(prefix + name, dist.Normal(mean, spread))
         return params
 
     def network(self, params: Params, x: Array) -> Array:
-        """Logits [N, K] at x [N, d]."""
+        """Outputs [N, D] at x [N, d]."""
+        return self.likelihood.with_noise(self.values(params, x), params)
+
+    def values(self, params: Params, x: Array) -> Array:
+        """What the perceptron computes at x [N, d]: logits [N, K], or locations [N, 1]."""
         return mlp(params, x, self.activation)
 
     def features(self, params: Params, x: Array) -> Array:
@@ -194,17 +221,17 @@ class AgentMLP:
         depth = len(self.hidden)
         if depth == 0:
             return x
-        below = {name: value for name, value in params.items() if int(name[1:]) < depth}
+        below = {name: params[name] for layer in range(depth) for name in (f"w{layer}", f"b{layer}")}
         return ACTIVATIONS[self.activation](mlp(below, x, self.activation))
 
     def start(self, key: Array) -> Params:
-        """Where training starts: truncated normal weights, zero biases."""
-        shapes = layer_shapes(self.input_dim, self.hidden, self.num_classes)
+        """Where training starts: truncated normal weights, zero biases, the noise at its prior's mean."""
+        shapes = layer_shapes(self.input_dim, self.hidden, self.num_outputs)
         params = {}
         for layer, weights in enumerate(truncated_normals(jax.random.split(key, len(shapes)), shapes)):
             params[f"w{layer}"] = weights
             params[f"b{layer}"] = jnp.zeros(weights.shape[1:])
-        return params
+        return params | {name: jnp.asarray(mean) for name, (mean, _) in self.likelihood.noise.items()}
 
 
 def _normal(name: str, shape: tuple[int, ...], scale: Any = 1.0) -> Array:

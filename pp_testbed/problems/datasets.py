@@ -144,6 +144,11 @@ def local_file(name: str) -> Path | None:
     return path if path is not None and path.is_file() else None
 
 
+def is_here(name: str) -> bool:
+    """Whether a set can be read."""
+    return bool(SETS[name].bundled) or local_file(name) is not None
+
+
 def _local(name: str) -> dict[str, np.ndarray]:
     path, place = local_file(name), os.environ.get(PLACE)
     if path is None:
@@ -170,6 +175,8 @@ def own_set(
     for words, inputs, labels in (("", x, y), (" of the test part", x_test, y_test)):
         if inputs is not None:
             _check_rows(inputs, labels, words)
+    if x_test is not None:
+        _check_apart(x, x_test)
     is_number = np.issubdtype(y.dtype, np.floating)
     known = np.unique(y)
     if len(known) == 1:
@@ -191,6 +198,17 @@ def own_set(
         y_test if y_test is None or not is_number else np.asarray(y_test, dtype=np.float32),
         **details,
     )
+
+
+def _check_apart(x: np.ndarray, x_test: np.ndarray) -> None:
+    """Raise a UsageError where rows of the test part are among the data."""
+    known = {row.tobytes() for row in np.ascontiguousarray(x)}
+    places = [place for place, row in enumerate(np.ascontiguousarray(x_test)) if row.tobytes() in known]
+    if places:
+        raise UsageError(
+            f"{len(places)} rows of the test part are among the data, first row {places[0]}: what was learnt "
+            "from is no test; expected other rows"
+        )
 
 
 def _check_rows(x: np.ndarray, y: np.ndarray, words: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pp_testbed.errors import unknown
+from pp_testbed.errors import UsageError, unknown
 from pp_testbed.models.mlp import ACTIVATIONS
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.named import problem
@@ -105,6 +105,19 @@ def _logistic() -> list[BaseProblem]:
     ]
 
 
+TABULAR = ("iris", "wine", "breast_cancer", "digits", "diabetes")
+
+
+def _tabular() -> list[BaseProblem]:
+    """The tables that come with scikit-learn, of 10, 100 and all data."""
+    return [
+        problem(data=name, num_train=number, seed=seed)
+        for name in TABULAR
+        for number in (10, 100, None)
+        for seed in range(5)
+    ]
+
+
 SUITES: dict[str, tuple[str, Callable[[], list[BaseProblem]]]] = {
     "smoke": (
         "two small problems, for trying things out",
@@ -116,6 +129,7 @@ SUITES: dict[str, tuple[str, Callable[[], list[BaseProblem]]]] = {
     "highdim": ("inputs of 2, 10 and 100 dimensions, 1 to 1000 data per dimension", _highdim),
     "decisions": ("the dimensions of the bandits, rho = 0.1: 1, 10, 100 data per dimension", _decisions),
     "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
+    "tabular": ("five tables that come with scikit-learn: 10, 100 and all data, labels held out", _tabular),
     "activations": (
         "generative models with each activation",
         lambda: _variants([{"activation": activation} for activation in ACTIVATIONS]),
@@ -146,6 +160,8 @@ def tuning_suite(name: str) -> Suite:
         >>> tuning_suite("2d")[0].name
         '2d/T1-rho0.01-s1000'
     """
+    if any(problem.num_test for problem in suite(name)):
+        raise UsageError(f"suite {name} is of data; expected one of environments")
     kinds = dict.fromkeys((problem.model, problem.num_train) for problem in suite(name))
     problems = tuple(Problem(*kind, seed) for kind in kinds for seed in TUNING_SEEDS)
     return Suite(name.removesuffix("-tune") + "-tune", problems)

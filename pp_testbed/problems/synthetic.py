@@ -19,6 +19,7 @@ from pp_testbed.models.base import Array, Environment, Model, Task, no_labels, s
 from pp_testbed.models.logistic import LogisticRegression
 from pp_testbed.models.mlp import GenerativeMLP
 from pp_testbed.models.own import OwnModel, own_model
+from pp_testbed.models.regression import RegressionMLP
 from pp_testbed.models.user_files import FileObject
 from pp_testbed.problems.base import BaseProblem, Keys
 
@@ -68,7 +69,7 @@ def _draw(model: Model, keys: Keys, size: int) -> tuple[Array, Array, Environmen
     return x, environment.labels(keys.labels, x), environment
 
 
-MODELS: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression}
+MODELS: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression, "regression": RegressionMLP}
 UNSAID = "mlp"  # the model that names do not say
 
 
@@ -110,6 +111,8 @@ def make_model(kind: Any = "mlp", temperature: float | None = None, **options: A
     if isinstance(options.get("hidden"), list):
         options["hidden"] = tuple(options["hidden"])
     if temperature is not None:
+        if "temperature" not in MODELS[kind].__dataclass_fields__:
+            raise UsageError(f"the {kind} model has no temperature; expected none")
         if np.ndim(temperature) or isinstance(temperature, str | bool):
             raise UsageError(f"the temperature is {temperature!r}; expected a number")
         options["temperature"] = float(temperature)
@@ -130,7 +133,7 @@ def of_model(
 
 _NAME = re.compile(
     r"(?:(?P<model>[a-z]+)-)?(?P<input_dim>\d+)d(?P<words>(?:-[^/]+)?)"
-    r"/T(?P<num_train>\d+)-rho(?P<temperature>\d[\d.]*(?:e-\d+)?)-s(?P<seed>\d+)"
+    r"/T(?P<num_train>\d+)(?:-rho(?P<temperature>\d[\d.]*(?:e-\d+)?))?-s(?P<seed>\d+)"
 )
 
 
@@ -160,7 +163,7 @@ def of_name(name: str) -> Problem:
     made = of_model(
         kind,
         num_train=int(match["num_train"]),
-        temperature=float(match["temperature"]),
+        temperature=float(match["temperature"]) if match["temperature"] else None,
         seed=int(match["seed"]),
         input_dim=int(match["input_dim"]),
         **options,

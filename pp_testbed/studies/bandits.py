@@ -39,10 +39,11 @@ from pp_testbed.inference.registry import METHODS
 from pp_testbed.inference.specs import MethodSpec, sent
 from pp_testbed.models.base import Array, Environment, as_pytree, no_labels, pytree_dataclass, sample_latents
 from pp_testbed.problems.base import Named
-from pp_testbed.problems.synthetic import family, make_model
+from pp_testbed.problems.synthetic import MODELS, family, make_model
 
 REVISION = 1  # of how a run is played
 STEPS = 5000
+TEMPERATURE = 0.1
 PAPER_STEPS = 50_000
 ACTIONS_PER_DIM = 20
 CHUNK = 500  # steps of one compiled program
@@ -90,7 +91,7 @@ class Bandit(Named):
     @property
     def kind(self) -> str:
         """What it is but for its seed, in words."""
-        return f"bandit-{family(self.model)}/A{self.num_actions}-rho{float(self.model.temperature)!r}"
+        return "-".join([f"bandit-{family(self.model)}/A{self.num_actions}", *self.model.settings])
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -183,8 +184,8 @@ def bandit(
     dim: int = 2,
     steps: int = STEPS,
     seeds: int | Sequence[int] = 20,
-    temperature: float = 0.1,
-    model: str = "mlp",
+    temperature: float | None = None,
+    model: Any = "mlp",
     select: str = "thompson",
     out: str | os.PathLike[str] = "bandits",
     jobs: int = 0,
@@ -201,8 +202,8 @@ def bandit(
         dim: d, of 20 d actions.
         steps: the horizon; the paper's is 50,000.
         seeds: how many, or which.
-        temperature: of the generative model.
-        model: "mlp" or "logistic".
+        temperature: of the generative model; 0.1 if None; own models have none.
+        model: "mlp", "logistic", or one's own: a NumPyro program, or `file.py:NAME`, which says its d itself.
         options: of the generative model, as for `pt.problem`.
         select: "thompson", "ucb:1" or "epsilon-greedy:0.05", with any numbers.
         out: a directory; runs that are there are not run again, ones that were stopped go on.
@@ -220,13 +221,20 @@ def bandit(
         raise UsageError(f"dim and steps must be positive, not {dim} and {steps}")
     select = canonical(select)
     numbers = range(seeds) if isinstance(seeds, int) else seeds
-    made_model = make_model(model, temperature, input_dim=dim, **options)
+    made_model = bandit_model(model, temperature, dim, options)
     study = acting(methods, [Bandit(made_model, int(seed)) for seed in numbers], steps, select)
     frame = run(study, out, executor or Local(jobs), progress=progress)
     frame = frame[frame.step <= steps]
     ids = pd.Series(cell_ids(frame), index=frame.index)
     failed = set(ids[frame.status != OK])  # of which a beginning may be there
     return frame[(frame.status != OK) | ~ids.isin(failed)].reset_index(drop=True)
+
+
+def bandit_model(model: Any, temperature: float | None, dim: int, options: dict[str, Any]) -> Any:
+    """The model of a bandit, whose rewards are two classes."""
+    if not (isinstance(model, str) and model in MODELS):
+        return make_model(model, temperature, **options)
+    return make_model(model, TEMPERATURE if temperature is None else temperature, input_dim=dim, **options)
 
 
 def configuration(made: Any, select: str) -> str:

@@ -56,7 +56,7 @@ def sbc(
     *,
     num_problems: int = 200,
     num_train: int = 10,
-    temperature: float = 0.1,
+    temperature: float | None = None,
     out: str | os.PathLike[str] = "sbc",
     jobs: int = 0,
     executor: Executor | None = None,
@@ -69,8 +69,8 @@ def sbc(
         method: a name, `file.py:NAME`, or an object with `fit(key, task)`.
         num_problems: fresh problems.
         num_train: their data.
-        temperature: theirs.
-        options: of the problems, as for `pt.problem`.
+        temperature: theirs; that of `pt.problem`, 0.1, if None; own models have none.
+        options: of the problems, as for `pt.problem`, such as `model="my_model.py:MODEL"`.
         out: a directory with one file per problem; what is there is not run again.
         jobs: worker processes; 0 runs everything in this one.
         executor: another place to run, such as `pt.Dask(client)`.
@@ -92,7 +92,7 @@ def sbc(
     undefined = frame.problem[frame.status == "nan"]
     if len(undefined):
         raise UsageError(f"{name} gives NaN on {undefined.iloc[0]}: its draws have no ranks")
-    return Calibration(name, num_train, temperature, frame[QUANTITIES].to_numpy())
+    return Calibration(name, num_train, problems[0].temperature, frame[QUANTITIES].to_numpy())
 
 
 def calibrating(method: Any, problems: Sequence[BaseProblem]) -> Study:
@@ -165,13 +165,11 @@ def _ranks_alone(method: Any, problem: BaseProblem) -> Array:
 
 
 def _quantities(logits: Array, task: Task) -> Array:
-    """What is ranked, [..., quantities], of logits [..., probes + P, K]: see `QUANTITIES`."""
+    """What is ranked, [..., quantities], of outputs [..., probes + P, D]: see `QUANTITIES`."""
     probes, data = logits[..., :NUM_PROBES, :], logits[..., NUM_PROBES:, :]
-    log_probs = jnp.take_along_axis(
-        jax.nn.log_softmax(data), jnp.broadcast_to(task.y[:, None], (*data.shape[:-1], 1)), axis=-1
-    )[..., 0]
+    log_probs = task.likelihood.distribution(data).log_prob(task.y)
     log_likelihood = (log_probs * task.data_weights).sum(axis=-1, keepdims=True)
-    return jnp.concatenate([probes[..., 1] - probes[..., 0], log_likelihood], axis=-1)
+    return jnp.concatenate([task.likelihood.predictor(probes)[..., 0], log_likelihood], axis=-1)
 
 
 def calibrations(

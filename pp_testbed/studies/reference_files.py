@@ -194,8 +194,12 @@ def save(reference: Reference, path: Path) -> None:
     write_arrays(path, arrays)
 
 
-def load(path: Path) -> Reference:
-    """Read a reference; a UsageError says which file is damaged or foreign."""
+def load(path: Path, problem: BaseProblem | None = None) -> Reference:
+    """Read a reference; a UsageError says which file is damaged or foreign.
+
+    Args:
+        problem: that it is of, if that is known: a program of a notebook cannot be made again from its name.
+    """
     about, arrays = read_about(path), read_arrays(path)
     if arrays is None:
         raise damaged(path)
@@ -211,7 +215,7 @@ def load(path: Path) -> Reference:
                 f"{path} is of pp_testbed {by}, without errors by draws; move it away and build again"
             )
         return Reference(
-            problem=named_problem(about["problem"]),
+            problem=problem or named_problem(about["problem"]),
             settings=about["settings"],
             scores=Scores.of(about["scores"]),
             diagnostics=Diagnostics(**about["diagnostics"]),
@@ -299,7 +303,7 @@ def read_about(path: Path) -> dict[str, Any]:
         if "revision" not in about:
             about["revision"] = int(about["versions"]["pp_testbed"] == "0.2.0")
             about["settings"] = renewed(about["settings"], about["revision"])
-        if path.name.startswith(file_words(named_problem(about["problem"]).name)):
+        if path.name.startswith(file_words(about["problem"])):
             return about
     except (KeyError, TypeError, ValueError):
         pass

@@ -95,14 +95,14 @@ def reference(
     stored = Path(store or default_store())
     for folder in (SHIPPED, stored) if store is None else (stored, SHIPPED):
         if path := find(folder, problem, settings):
-            return load(path)
+            return load(path, problem)
     if not build:
         raise UsageError(
             f"there is no reference of {problem.name} in {stored}, and the package has no draws; "
             f"build it with pt.reference({problem.name!r}, build=True) or "
             f"`pp-testbed reference build --problem {problem.name}`"
         )
-    return load(build_references([problem], store=store, method=method, jobs=jobs)[0])
+    return load(build_references([problem], store=store, method=method, jobs=jobs)[0], problem)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,8 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
     inputs = probe_inputs(reference.problem.model)
     flat = reference.values.reshape(-1, *reference.values.shape[2:])
     spread = flat.std(axis=0)
-    kept = np.asarray(probe_values(reference.posterior, inputs))
+    likelihood = reference.problem.task.likelihood
+    kept = np.asarray(probe_values(reference.posterior, inputs, likelihood))
     at_kept = flat[:: reference.thinning][: len(kept)]
     method, problem = reference.method, reference.problem
     target = method.target(problem.draw()[0])
@@ -160,7 +161,9 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
     positions, _ = run(key_draws, target, (state, start))
     again_drawn = Finite.equal(Partial(read_outputs, target.model), jax.vmap(target.latents)(positions))
     same = (
-        np.abs(np.asarray(probe_values(again_drawn, inputs)) - reference.values[chain, :num_draws])
+        np.abs(
+            np.asarray(probe_values(again_drawn, inputs, likelihood)) - reference.values[chain, :num_draws]
+        )
         < 1e-2 * spread
     )
     same_draws = same.reshape(num_draws, -1).all(axis=1)
@@ -330,16 +333,18 @@ def _posterior(method: NUTS, task: Any, positions: Any, stats: Any) -> Chains:
 
 def _assemble(problem: BaseProblem, method: NUTS, chains: list[Any]) -> Reference:
     """The reference that chains make: scored and diagnosed."""
-    task, environment = problem.draw()
+    task, truth = problem.draw()
     stacked = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
     stats, start = _group(stacked, "stats"), _group(stacked, "start")
     posterior = _posterior(method, task, stacked["positions"], stats)
     config = Evaluation()
     key = problem.keys.evaluate
-    terms = score_inputs(posterior.without_history(), environment, key, config=config)
+    terms = score_inputs(posterior.without_history(), truth, key, config=config)
     num_draws = posterior.log_weights.shape[0]
-    scores = scores_of(summarise(terms, config), num_draws, environment, config)
-    probes = probe_values(posterior, probe_inputs(problem.model))
+    summary = summarise(terms, config, truth.offers, truth.num_rows)
+    scores = scores_of(summary, num_draws, truth, config)
+    kept = [name for name in _TERMS if name in terms.whole]
+    probes = probe_values(posterior, probe_inputs(problem.model), task.likelihood)
     values = np.asarray(probes).reshape(method.num_chains, method.num_draws, *probes.shape[1:])
     thinning = math.gcd(method.num_draws, max(1, num_draws // KEPT_DRAWS))  # so that chains stay apart
     return Reference(
@@ -350,8 +355,8 @@ def _assemble(problem: BaseProblem, method: NUTS, chains: list[Any]) -> Referenc
         values=values,
         stats=stats,
         start=start,
-        terms={name: np.asarray(terms.whole[name]) for name in _TERMS},
-        deviations={name: _deviations(terms, name) for name in _TERMS},
+        terms={name: np.asarray(terms.whole[name]) for name in kept},
+        deviations={name: _deviations(terms, name) for name in kept},
         draws={name: np.asarray(leaf[::thinning]) for name, leaf in posterior.draws.items()},
         thinning=thinning,
         seconds=float(stacked["seconds"].sum()),

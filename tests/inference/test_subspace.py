@@ -17,7 +17,7 @@ from scipy.optimize import minimize_scalar
 
 import pp_testbed as pt
 from pp_testbed.inference.functional_vi import FunctionalVI, stein_score
-from pp_testbed.inference.laplace import best_precision, eigen, multinomial_root, normal_at
+from pp_testbed.inference.laplace import best_precision, eigen, normal_at
 from pp_testbed.inference.mcmc import EllipticalSlice, Target
 from pp_testbed.inference.pathfinder import Pathfinder
 from pp_testbed.inference.registry import method
@@ -25,6 +25,7 @@ from pp_testbed.inference.subspace import Subspace, last_layer, principal_direct
 from pp_testbed.inference.svgd import SVGD
 from pp_testbed.inference.svi import FullRank, Training, fit
 from pp_testbed.models.base import pytree_dataclass
+from pp_testbed.models.likelihoods import multinomial_root
 from pp_testbed.models.mlp import AgentMLP
 from tests.inference.test_mcmc import Linear, assert_moments, by_chain, exact_linear, linear_task
 
@@ -145,9 +146,9 @@ def test_other_observations_have_no_laplace():
     def model(x, y=None):
         theta = numpyro.sample("theta", dist.Normal(0, 1).expand((3,)).to_event(1))
         with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.StudentT(3.0, x @ theta, 1.0), obs=y)
+            numpyro.sample("y", dist.Poisson(jnp.exp(x @ theta)), obs=y)
 
-    with pytest.raises(pt.UsageError, match="Categorical or Normal observations, not StudentT"):
+    with pytest.raises(pt.UsageError, match="labels y are Poisson; expected one of Categorical"):
         normal_at(Target(model, TASK), jnp.zeros(3))
 
 

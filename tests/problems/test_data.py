@@ -1,0 +1,162 @@
+"""Problems of data: splits that leak nothing, tables of any kind, and what is said of mistakes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pp_testbed as pt
+from pp_testbed.problems.data import of_data, split, standardised
+from pp_testbed.problems.datasets import own_set
+from pp_testbed.problems.tables import of_frame
+
+
+def frame(rows=200, seed=0):
+    rng = np.random.default_rng(seed)
+    age, city = rng.normal(50, 10, rows).round(1), rng.choice(list("abc"), rows)
+    ill = rng.uniform(size=rows) < 1 / (1 + np.exp(-(age - 50) / 5 - (city == "a")))
+    made = pd.DataFrame({"age": age, "city": city, "same": 1, "ill": np.where(ill, "yes", "no")})
+    made.loc[::10, "age"] = np.nan
+    made.loc[5, "city"] = None
+    made.loc[7, "ill"] = None
+    return made
+
+
+def test_a_name_says_all_of_it():
+    problem = pt.problem("iris/T100-s3")
+    assert problem.name == "iris/T100-s3"
+    assert problem == pt.problem(data="iris", num_train=100, seed=3)
+    assert problem.task.x.shape == (100, 4)
+    assert problem.facts["model"] == "iris"
+
+
+def test_no_row_is_learnt_from_and_scored():
+    """Also where rows are there twice: a memory of the data knows no test row."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 3)).astype(np.float32)
+    x[50:70] = x[:20]
+    for seed in range(5):
+        problem = pt.problem(data=(x, rng.integers(2, size=100)), seed=seed)
+        learnt = {row.tobytes() for row in np.asarray(problem.task.x)}
+        assert not any(row.tobytes() in learnt for row in np.asarray(problem.truth.x))
+        assert len(problem.task.y) + len(problem.truth.y) == 100
+    leak = np.concatenate([rng.normal(size=(1, 3)), x[:3]]).astype(np.float32)
+    with pytest.raises(pt.UsageError, match="3 rows of the test part are among the data, first row 1"):
+        pt.problem(data=(x, rng.integers(2, size=100)), test=(leak, np.array([0, 1, 0, 1])))
+
+
+def test_the_split_standardises_by_the_training_part_alone():
+    data = own_set(np.random.default_rng(1).normal(3.0, 7.0, (500, 2)), np.arange(500.0) % 7.1)
+    (x, _), (x_test, _) = split(data, 0)
+    train, test = standardised(x, x_test)
+    np.testing.assert_allclose(train.mean(axis=0), 0.0, atol=1e-5)
+    np.testing.assert_allclose(train.std(axis=0), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(test, (x_test - x.mean(axis=0)) / x.std(axis=0), rtol=1e-4, atol=1e-5)
+    problem = of_data(data)
+    np.testing.assert_allclose(problem.task.y.mean(), 0.0, atol=1e-5)
+
+
+def test_fewer_data_are_the_first_of_more():
+    few, many = (pt.problem(data="iris", num_train=number, seed=1) for number in (10, 50))
+    np.testing.assert_array_equal(few.task.x, many.task.x[:10])
+    np.testing.assert_array_equal(few.truth.y, many.truth.y)
+
+
+def test_a_table_is_encoded_and_all_of_it_is_said():
+    made = of_frame(frame(), "ill")
+    assert made.columns == ("age", "age is missing", "city = (missing)", "city = a", "city = b", "city = c")
+    assert made.x.shape == (199, 6)
+    assert any(note.startswith("ill has 2 classes: ") for note in made.notes)
+    assert set(made.notes) >= {
+        "1 rows without ill are dropped",
+        "age: 20 missing values become the mean, said by a column of its own",
+        "city: 4 categories, a column each",
+        "same is dropped: it has one value",
+    }
+    assert np.isfinite(np.asarray(of_data(made).task.x)).all()
+
+
+@pytest.mark.parametrize("target", ["ill", "age"])
+def test_a_table_is_judged(tmp_path, target):
+    path = tmp_path / "patients.csv"
+    frame().dropna(subset=["age"]).to_csv(path, index=False)
+    problem = pt.problem(data=pt.read_table(path, target=target), num_train=60)
+    results = pt.run([problem], ["mlp", "laplace", "random-forest"], tmp_path / "out", progress=False)
+    assert (results.status == "ok").all(), results.error.tolist()
+    assert results.nll_joint.notna().all()
+    assert results.kl_joint.isna().all()
+    table = pt.leaderboard(results)
+    assert {"nll", "nll_joint", "nll_dyadic", "difference"} <= set(table.columns)
+    assert "kl_joint" not in table
+    page = pt.write_report(results, tmp_path / "report.html").read_text()
+    assert "held out" in page
+    assert "KL divergence" not in page
+
+
+def test_workers_find_the_same_data(tmp_path):
+    problems = [pt.problem("iris/T10-s0"), pt.problem(data=of_frame(frame(), "ill"), num_train=10)]
+    here, there = (
+        pt.run(problems, ["mlp"], tmp_path / str(jobs), jobs=jobs, progress=False) for jobs in (0, 2)
+    )
+    np.testing.assert_allclose(here.nll_joint, there.nll_joint, rtol=1e-4)
+
+
+def test_known_and_held_out_truths_do_not_mix(tmp_path):
+    problems = [pt.problem("iris/T10-s0"), pt.problem("2d/T10-rho0.1-s0")]
+    results = pt.run(problems, ["mlp"], tmp_path, progress=False)
+    with pytest.raises(pt.UsageError, match="known truths and of held-out labels"):
+        pt.leaderboard(results)
+
+
+def with_column(**columns):
+    return frame().assign(**columns)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: of_frame(with_column(ill="no"), "ill"), "all labels are"),
+        (
+            lambda: of_frame(with_column(name=[f"n{i}" for i in range(200)]), "ill"),
+            "name has 199 different texts",
+        ),
+        (lambda: of_frame(frame(), "il"), "unknown column 'il'; did you mean 'ill'"),
+        (lambda: of_frame(frame()[["same", "ill"]], "ill"), "no column besides ill that says anything"),
+        (
+            lambda: own_set([[np.inf, 1.0], [0.0, 1.0]], [0, 1]),
+            "inputs are infinite, first at row 0, column 0",
+        ),
+        (lambda: own_set([[0.0], [1.0]], [0.5, np.nan]), "labels are NaN or infinite, first at row 1"),
+        (lambda: own_set([[0.0], [1.0]], [0, 1], [[2.0]], [2]), "labels that the data lack: 2"),
+        (lambda: own_set([[0.0], [1.0]], [0]), r"labels have shape \(1,\)"),
+        (lambda: pt.problem(data=np.zeros((3, 2))), "data is ndarray; expected inputs and labels"),
+        (lambda: pt.problem(data="irsi"), "unknown data set 'irsi'; did you mean 'iris'"),
+        (lambda: pt.problem("iris/T1000-s0").task, "iris has 120 training data; 1000 are asked for"),
+        (lambda: pt.problem("iris/T10-s0").environment, "whose environment nobody knows"),
+        (lambda: pt.read_table("nowhere.csv", "y"), "there is no file nowhere.csv"),
+    ],
+)
+def test_mistakes_are_said_in_one_line(make, words):
+    with pytest.raises(pt.UsageError, match=words) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_infinity_in_a_column_is_said():
+    ages = np.full(200, 1.0)
+    ages[3] = np.inf
+    with pytest.raises(pt.UsageError, match="age is infinite, first at row 3"):
+        of_frame(with_column(age=ages), "ill")
+
+
+def test_a_set_that_is_not_here_says_how_to_place_it(monkeypatch, tmp_path):
+    monkeypatch.delenv("PP_TESTBED_DATA", raising=False)
+    with pytest.raises(pt.UsageError, match="sonar is not here: PP_TESTBED_DATA is not set"):
+        pt.problem(data="sonar")
+    monkeypatch.setenv("PP_TESTBED_DATA", str(tmp_path))
+    with pytest.raises(pt.UsageError, match=r"sonar.npz is not in .* has arrays x and y"):
+        pt.problem(data="sonar")
+    np.savez(tmp_path / "sonar.npz", x=np.random.default_rng(0).normal(size=(30, 2)), y=np.arange(30) % 2)
+    assert pt.problem(data="sonar").task.x.shape == (24, 2)
+    (tmp_path / "yacht.npz").write_bytes(b"not a file of arrays")
+    with pytest.raises(pt.UsageError, match="cannot be read"):
+        pt.problem(data="yacht")

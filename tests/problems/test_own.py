@@ -1,0 +1,192 @@
+"""Models of users as problems: what is known of them, where they travel, what methods make of them."""
+
+from pathlib import Path
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import pp_testbed as pt
+from pp_testbed.evaluation.evaluator import score_inputs
+from tests import models_for_tests as own
+
+FILE = str(Path(own.__file__))
+PROGRAMS = {"groups": 2, "waves": 2, "heavy": 0}
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_is_a_problem(name):
+    problem = pt.problem(model=f"{FILE}:{name}", num_train=20, seed=1)
+    assert problem.name.startswith(f"models_for_tests.py:{name}@")
+    assert problem.name.endswith("/T20-s1")
+    assert problem.facts["num_classes"] == PROGRAMS[name]
+    assert problem.task.x.shape == (20, problem.input_dim)
+    again = cloudpickle.loads(cloudpickle.dumps(problem))
+    assert again.name == problem.name
+    np.testing.assert_array_equal(again.task.y, problem.task.y)
+    assert cloudpickle.loads(cloudpickle.dumps(again)).model is again.model  # and is compiled once
+
+
+def test_a_file_and_an_import_and_a_name_are_the_same_problem(monkeypatch):
+    monkeypatch.chdir(Path(FILE).parent)
+    problem = pt.problem(model="models_for_tests.py:line", num_train=20)
+    assert pt.problem(problem.name).name == problem.name
+    imported = pt.problem(model=own.line, num_train=20)
+    assert problem.name.rpartition("@")[2] == imported.name.rpartition("@")[2]
+    with pytest.raises(pt.UsageError, match="has changed"):
+        pt.problem("models_for_tests.py:line@00000000/T20-s0")
+
+
+def test_inputs_are_those_that_are_said():
+    x = np.arange(12.0, dtype=np.float32).reshape(4, 3)
+    task = pt.problem(model=own.heavy, x=x, num_train=50).task
+    assert {tuple(row) for row in np.asarray(task.x).tolist()} == {tuple(row) for row in x.tolist()}
+    groups = pt.problem(model=own.groups, num_train=200).task.x[:, 0]
+    assert set(np.asarray(groups).tolist()) == {0.0, 1.0, 2.0, 3.0}
+    standard = np.asarray(pt.problem(model=own.heavy, num_train=1000).task.x)
+    assert abs(standard.mean()) < 4.5 / np.sqrt(3000)
+
+
+def test_the_divergence_of_numbers_is_that_of_normals():
+    """KL(N(0, 1) ‖ N(m, s²)) in closed form, from labels that are drawn."""
+
+    def truth(x, y=None):
+        numpyro.sample("unused", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(jnp.zeros(len(x)), 1.0), obs=y)
+
+    environment = pt.problem(model=truth, input_dim=2, num_train=10).environment
+    m, s = 0.7, 1.5
+    posterior = pt.finite(lambda x: np.broadcast_to([m, np.log(s)], (1, len(x), 2)))
+    exact = np.log(s) + (1 + m**2) / (2 * s**2) - 0.5
+    scores = pt.evaluate(posterior, environment, key=KEY)
+    for value, error, number in (
+        (scores.kl_marginal, scores.kl_marginal_stderr, 1),
+        (scores.kl_joint, scores.kl_joint_stderr, 10),
+        (scores.kl_dyadic, scores.kl_dyadic_stderr, 10),
+    ):
+        assert abs(value - number * exact) < 4.5 * error
+        assert error < 0.05 * number * exact
+
+
+def test_joint_divergence_of_a_line_is_the_gaussian_one():
+    """Of the prior: y at ten inputs is N(0, X Xᵀ + σ² I), against N(f, σ² I) of the truth."""
+    problem = pt.problem(model=own.line, num_train=5, seed=3)
+    config = pt.Evaluation(num_batches=30, num_draws=4000)
+    posterior = pt.method("prior").fit(problem.keys.fit, problem.task)
+    terms = score_inputs(posterior, problem.environment, problem.keys.evaluate, config=config)
+    key = jax.random.split(problem.keys.evaluate, 3)[0]
+    x = np.asarray(problem.model.inputs(key, 300), dtype=np.float64).reshape(30, 10, 2)
+    mean = np.asarray(problem.environment.logits(x.reshape(-1, 2)))[:, 0].reshape(30, 10)
+    exact = []
+    for at, f in zip(x, mean, strict=True):
+        covariance = at @ at.T + 0.25 * np.eye(10)
+        inverse = np.linalg.inv(covariance)
+        log_ratio = np.linalg.slogdet(covariance)[1] - 10 * np.log(0.25)
+        exact.append(0.5 * (0.25 * np.trace(inverse) + f @ inverse @ f - 10 + log_ratio))
+    difference = np.asarray(terms.whole["kl_joint"], dtype=np.float64) - exact
+    # Over batches labels are independent; 4000 draws of two slopes add little, and that is allowed for.
+    assert abs(difference.mean()) < 4.5 * difference.std(ddof=1) / np.sqrt(30) + 0.02
+
+
+@pytest.mark.parametrize("name", ["nuts", "full-rank", "laplace"])
+def test_methods_reach_the_exact_posterior_of_a_line(name):
+    """Of a program that is no network: slopes have a normal posterior, known in closed form."""
+    problem = pt.problem(model=own.line, num_train=20, seed=2)
+    x, y = (np.asarray(part, dtype=np.float64) for part in (problem.task.x, problem.task.y))
+    covariance = np.linalg.inv(np.eye(2) + x.T @ x / 0.25)
+    mean = covariance @ x.T @ y / 0.25
+    if name == "laplace":
+        from pp_testbed.inference.laplace import normal_at
+        from pp_testbed.inference.mcmc import Target
+
+        normal = normal_at(Target(problem.model, problem.task), jnp.asarray(mean, dtype=jnp.float32))
+        draws = np.asarray(jax.vmap(normal.draw)(jax.random.split(KEY, 4000)))
+        number, bias = 4000, 0.0
+    else:
+        options = {"num_steps": 5000} if name == "full-rank" else {}
+        posterior = pt.method(name, **options).fit(problem.keys.fit, problem.task)
+        draws = np.asarray(posterior.draw(KEY, 4000).draws["slope"])
+        number, bias = 400, 0.15 if name == "full-rank" else 0.0  # Adam of a constant rate stays near
+    spread = np.sqrt(np.diag(covariance))
+    assert (abs(draws.mean(axis=0) - mean) < (4.5 / np.sqrt(number) + bias) * spread).all()
+    assert (abs(draws.std(axis=0) / spread - 1) < 4.5 / np.sqrt(2 * number) + bias).all()
+
+
+def test_networks_fit_numbers():
+    """On data that a network can learn, agents beat the prior by far, with noise that they learn too."""
+    problem = pt.problem(model="regression", input_dim=2, num_train=300, seed=1)
+    scores = {}
+    for name in (
+        "mlp",
+        "dropout",
+        "bbb",
+        "hypermodel",
+        "epinet",
+        "swag",
+        "deep-kernel",
+        "random-forest",
+        "prior",
+    ):
+        posterior = pt.method(name).fit(problem.keys.fit, problem.task)
+        scores[name] = pt.evaluate(posterior, problem, key=problem.keys.evaluate, num_batches=50).kl_marginal
+    assert max(value for name, value in scores.items() if name != "prior") < 0.5 * scores["prior"], scores
+    with pytest.raises(pt.UsageError, match="uniform is of classes"):
+        pt.method("uniform").fit(problem.keys.fit, problem.task)
+
+
+def no_labels(x, y=None):
+    numpyro.sample("slope", dist.Normal())
+
+
+def other_name(x, y=None):
+    numpyro.sample("obs", dist.Normal(x[:, 0] * numpyro.sample("slope", dist.Normal()), 1.0), obs=y)
+
+
+def discrete(x, y=None):
+    which = numpyro.sample("which", dist.Bernoulli(0.5))
+    numpyro.sample("y", dist.Normal(x[:, 0] * which, 1.0), obs=y)
+
+
+def per_row(x, y=None):
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", dist.Normal(numpyro.sample("local", dist.Normal()), 1.0), obs=y)
+
+
+def counts(x, y=None):
+    numpyro.sample("y", dist.Poisson(jnp.exp(x[:, 0] * numpyro.sample("slope", dist.Normal()))), obs=y)
+
+
+def broken(x, y=None):
+    numpyro.sample("y", dist.Normal(x @ numpyro.sample("slope", dist.Normal().expand((7,))), 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (no_labels, "observes nothing; expected its labels at a site y"),
+        (other_name, "observes obs; expected its labels at a site y"),
+        (discrete, "latent site which of discrete is discrete: sum it out"),
+        (per_row, "latent site local of per_row has a value for every row"),
+        (counts, "labels y are Poisson; expected one of Categorical"),
+        (broken, r"broken cannot be run on inputs \[2, 1\]"),
+        (3, "the model is 3; expected a NumPyro program"),
+    ],
+)
+def test_what_is_no_model_is_said_in_one_line(program, words):
+    with pytest.raises(pt.UsageError, match=words) as error:
+        pt.problem(model=program, input_dim=1)
+    assert "\n" not in str(error.value)
+
+
+def test_other_mistakes():
+    with pytest.raises(pt.UsageError, match="does not say how many inputs it has: say it, as input_dim=2"):
+        pt.problem(model=discrete)
+    with pytest.raises(pt.UsageError, match="has no temperature"):
+        pt.problem(model=own.line, temperature=0.1)
+    with pytest.raises(pt.UsageError, match=r"there is no file nowhere\.py"):
+        pt.problem(model="nowhere.py:MODEL")

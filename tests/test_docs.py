@@ -24,6 +24,19 @@ SMALLER = {
     "tune": "--suite smoke --trials 1 --jobs 1",
     "sbc": "--method prior --problems 20 --jobs 1",
 }
+MODEL = """
+import numpyro
+import numpyro.distributions as dist
+
+
+def MODEL(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0, 1).expand((3,)).to_event(1))
+    numpyro.sample("y", dist.StudentT(3.0, x @ slope, 0.5), obs=y)
+
+
+MODEL.input_dim = 3
+"""
+OWN = "--methods prior,mlp --limit 1 --inputs 40 --draws 10 --jobs 1"  # of models and data, which are no suite
 IN_CI = (
     "pip install -c constraints.txt . && pp-testbed run --suite smoke --methods uniform,mlp,ensemble+",
     'pip install -c constraints.txt -e ".[test]" && pytest',
@@ -42,12 +55,18 @@ def test_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_method", raising=False)
     (tmp_path / "kept").symlink_to(ROOT / "kept")
+    (tmp_path / "my_model.py").write_text(MODEL)
+    rows = [f"{i},{i % 2}" for i in range(100)]
+    (tmp_path / "patients.csv").write_text("\n".join(["age,outcome", *rows]))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
     session = {"__name__": page.stem}
     for language, text in blocks(page):
         assert language in ("python", "bash", "text"), "a block of no language is not run"
         if language == "python":
             if "METHOD =" in text:
                 (tmp_path / "my_method.py").write_text(text)
+            if "def MODEL(" in text:
+                (tmp_path / "my_model.py").write_text(f"import jax\n{text}")
             exec(compile(text, str(page), "exec"), session)
         elif language == "bash":
             for line in text.strip().splitlines():
@@ -60,7 +79,9 @@ def run_command(line):
         return
     program, command, *arguments = shlex.split(line)
     assert program == "pp-testbed", f"not run: {line}"
-    done = CliRunner().invoke(app, [command, *arguments, *shlex.split(SMALLER.get(command, ""))])
+    is_own = command == "run" and {"--problem", "--data"} & set(arguments)
+    smaller = OWN if is_own else SMALLER.get(command, "")
+    done = CliRunner().invoke(app, [command, *arguments, *shlex.split(smaller)])
     assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception}"
 
 

@@ -36,7 +36,9 @@ def MODEL(x, y=None):
 
 MODEL.input_dim = 3
 """
-OWN = "--methods prior,mlp --limit 1 --inputs 40 --draws 10 --jobs 1"  # of models and data, which are no suite
+OWN = (
+    "--methods prior,mlp --limit 1 --inputs 40 --draws 10 --jobs 1"  # of models and data, which are no suite
+)
 IN_CI = (
     "pip install -c constraints.txt . && pp-testbed run --suite smoke --methods uniform,mlp,ensemble+",
     'pip install -c constraints.txt -e ".[test]" && pytest',

@@ -118,6 +118,21 @@ def test_numbers_without_groups_are_those_of_fewer_functions():
         np.testing.assert_allclose(terms.without[name][:, 0], rest.whole[name], rtol=1e-3, atol=1e-4)
 
 
+def test_divergences_of_numbers_without_groups_are_those_of_fewer_functions():
+    truth = pt.problem(model="regression", num_train=10).environment
+    config, slopes = pt.Evaluation(num_batches=4, num_draws=20), np.linspace(-1, 1, 6).astype(np.float32)
+    function = Partial(lambda k, x: jnp.stack([k * x[:, 0], 0.0 * x[:, 0]], -1))
+
+    def terms_of(some, num_groups):
+        log_weights = jnp.full(len(some), -np.log(len(some)))
+        posterior = pt.Finite(function, jnp.asarray(some), log_weights, None, num_groups)
+        return score_inputs(posterior, truth, KEY, config=config)
+
+    whole, fewer = terms_of(slopes, 3), terms_of(slopes[2:], 1)
+    for name in ("kl_marginal", "kl_joint", "kl_dyadic", "nll"):
+        np.testing.assert_allclose(whole.without[name][:, 0], fewer.whole[name], rtol=1e-4, atol=1e-4)
+
+
 def crps_of_normals(y, means, scales, weights):
     """Grimit et al., 2006: the CRPS of a mixture of normals."""
 

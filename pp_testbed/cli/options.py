@@ -49,7 +49,7 @@ Baseline = Annotated[str, typer.Option(help="The method in the denominator of th
 Format = Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.", callback=plainly(check_format))]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Worker processes; one per core if not given.")]
 Methods = Annotated[
-    str, typer.Option(help="Names (see `pp-testbed methods`) or my_file.py:NAME, with commas.")
+    str, typer.Option(help="Names (see `pp-testbed methods`) or my_file.py:NAME, with commas; else five.")
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a hyperparameter, as in mlp.l2=10.")
@@ -116,6 +116,10 @@ def report_beside(out: Path, report: Path | None) -> Path:
     return page
 
 
+BATCH = 10  # labels of a joint score
+OF_DATA = ("target", "test", "drop", "kind", "model", "temperature")  # what --data may be said besides
+
+
 def executor_of(name: str, scheduler: str, jobs: int | None) -> Any:
     """Where a command runs: in so many processes of this machine, or with Dask."""
     if name not in ("local", "dask"):
@@ -154,6 +158,10 @@ def suite_of(
 
     if sum(map(bool, (suite, problem, data))) > 1:
         raise UsageError("--suite, --problem and --data are three ways to say the same; expected one of them")
+    known = ("input_dim",) if problem else OF_DATA if data else ()
+    given = [name for name, value in options.items() if value not in (None, "", "auto")]
+    if ignored := [name for name in given if name not in known]:
+        raise UsageError(f"--{ignored[0].replace('_', '-')} does not apply here; see --help")
     if problem:
         made = _of_model(problem, seeds, num_train, options["input_dim"])
         return Suite(problem, tuple(made[:limit]))
@@ -172,6 +180,10 @@ def _of_model(problem: str, seeds: str, num_train: str, input_dim: int | None) -
     from pp_testbed.problems.synthetic import Problem
 
     if "/T" in problem or FileObject.parse(problem) is None:
+        if seeds or num_train:
+            raise UsageError(
+                f"{problem} is one problem, which says its data and seed; expected no more of them"
+            )
         return [of_name(problem)]
     model = own_model(problem, input_dim=input_dim)
     sizes = whole_numbers("--num-train", num_train or "100")
@@ -190,7 +202,10 @@ def _of_data(data: str, seeds: str, num_train: str, options: dict[str, Any]) -> 
         sizes += [None] if word == "all" else list(whole_numbers("--num-train", word))
     given = {"model": options["model"] or None, "temperature": options["temperature"]}
     chosen = sorted(numbers(seeds or "0"))
-    return [of_data(table, num_train=size, seed=seed, **given) for size in sizes for seed in chosen]
+    made = [of_data(table, num_train=size, seed=seed, **given) for size in sizes for seed in chosen]
+    if (fewest := min(one.num_test for one in made)) < BATCH:
+        raise UsageError(f"{data} has {fewest} rows to be judged on; expected at least {BATCH}")
+    return made
 
 
 def data_of(data: str, target: str, drop: str, kind: str, test: Path | None) -> Any:
@@ -199,6 +214,8 @@ def data_of(data: str, target: str, drop: str, kind: str, test: Path | None) -> 
     from pp_testbed.problems.tables import read_table
 
     if Path(data).suffix not in (".csv", ".parquet", ".pq"):
+        if target or drop or test:
+            raise UsageError(f"--target, --drop and --test are of tables; {data} is a data set")
         return data_set(data)
     if not target:
         raise UsageError(f"{data}: say which column has the labels, as in --target NAME")
@@ -223,9 +240,12 @@ def numbers(text: str) -> set[int]:
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
     """`50,50` as (50, 50)."""
     try:
-        return tuple(int(part) for part in text.split(",") if part)
+        made = tuple(int(part) for part in text.split(",") if part)
     except ValueError:
-        raise UsageError(f"{option} {text}: expected whole numbers, as in 10,20") from None
+        made = ()
+    if not made:
+        raise UsageError(f"{option} {text}: expected whole numbers, as in 10,20")
+    return made
 
 
 def names(text: str) -> list[str]:

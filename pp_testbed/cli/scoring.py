@@ -16,7 +16,7 @@ from pp_testbed.cli.output import (
 )
 from pp_testbed.errors import unknown
 
-DEFAULT_METHODS = "uniform,mlp,ensemble,ensemble+,mean-field"
+DEFAULT_METHODS = "mlp,ensemble,ensemble+,mean-field"  # beside uniform, or the prior of numbers
 
 
 @command()
@@ -26,7 +26,7 @@ def run(
     data: given.Data = "",
     target: given.Target = "",
     num_train: given.NumTrain = "",
-    methods: given.Methods = DEFAULT_METHODS,
+    methods: given.Methods = "",
     out: given.Out = Path("results"),
     jobs: given.Jobs = None,
     executor: given.ExecutorName = "local",
@@ -69,7 +69,8 @@ def run(
     table = {"target": target, "test": test, "drop": drop, "kind": kind}
     options = table | {"model": model, "temperature": temperature, "input_dim": input_dim}
     problems = given.suite_of(suite, problem, data, seeds, num_train, limit, **options)
-    specs = given.specs_of(methods, settings, preset)
+    first = "uniform" if all(one.num_classes for one in problems) else "prior"
+    specs = given.specs_of(methods or f"{first},{DEFAULT_METHODS}", settings, preset)
     check_baseline(baseline, (method_name(resolve(spec)) for spec in specs))
     where, config = given.executor_of(executor, scheduler, jobs), given.evaluation_of(inputs, draws)
     frame = run_suite(problems, specs, out, executor=where, config=config)

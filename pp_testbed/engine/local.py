@@ -102,7 +102,11 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "pp_testbed.engine.local", *map(str, descriptors)],
             pass_fds=descriptors,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                **ENVIRONMENT,
+                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            },
             stdin=subprocess.DEVNULL,
             stdout=2,  # what a method prints is not part of a table
             start_new_session=True,  # Ctrl-C is for the parent, which ends its workers

@@ -116,7 +116,7 @@ def terms_of_plain(
         inputs = x[start : start + step]
         logits = posterior.logits(key_draws, inputs, config.num_draws)
         num_draws = logits.shape[0]
-        log_weights, num_groups = weights_of_plain(posterior, logits, num_classes, config)
+        log_weights, num_groups = weights_of_plain(posterior, logits, environment, config)
         truth = environment.logits(inputs)
         small = config.batches_per_chunk(num_draws, num_classes) * config.width
         for i in range(0, len(inputs), small):
@@ -129,13 +129,17 @@ def terms_of_plain(
 _score_chunk = jax.jit(score_chunk, static_argnums=(4, 5))
 
 
-def weights_of_plain(
-    posterior: Any, outputs: Array, num_classes: int, config: Evaluation
-) -> tuple[Array, int]:
+def weights_of_plain(posterior: Any, outputs: Array, truth: Any, config: Evaluation) -> tuple[Array, int]:
     """Log weights [draws] of a plain posterior, checked, with outputs [draws, N, D]; and how many groups."""
     num_draws, is_finite = outputs.shape[0], getattr(posterior, "is_finite", False)
+    num_classes = truth.num_classes
     if num_classes and outputs.shape[2] != num_classes:
         raise UsageError(f"logits have {outputs.shape[2]} classes; the problem has {num_classes}")
+    if outputs.shape[2] != (expected := truth.likelihood.num_outputs(num_classes)):
+        words = (
+            "location and logarithm of the scale" if expected == 2 else "location, logarithms of scale and df"
+        )
+        raise UsageError(f"outputs at an input are {outputs.shape[2]} numbers; expected {expected}: {words}")
     if num_classes:
         check_logits(np.asarray(outputs))
     if not is_finite and num_draws != config.num_draws:

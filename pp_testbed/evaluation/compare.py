@@ -18,6 +18,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import effective_size
 from pp_testbed.evaluation.evaluator import terms_of
 from pp_testbed.evaluation.joint import jackknife
+from pp_testbed.evaluation.scores import lead_among
 from pp_testbed.evaluation.terms import Terms, stderr_of_mean
 from pp_testbed.inference.arviz import by_chain, probe_inputs
 from pp_testbed.inference.posterior import as_posterior, log_weights_of
@@ -172,14 +173,18 @@ def _same_data(task: Any, other: Any) -> bool:
 def _paired(terms: Terms, reference: Any) -> dict[str, float]:
     """Excess KLs, agreement and total variation, each with its standard error."""
     result: dict[str, float] = {}
-    for name in EXCESS:
+    # Of held-out labels a difference of likelihoods is, in expectation, one of divergences.
+    for field, name in zip(EXCESS, lead_among(terms.whole), strict=True):
         values, own = terms.whole[name], terms.without[name]
         deviations = jnp.moveaxis(own, 1, 0) - values
         result |= _mean(
-            f"excess_{name}", values - reference.terms[name], deviations, reference.deviations[name]
+            f"excess_{field}", values - reference.terms[name], deviations, reference.deviations[name]
         )
         bias = jackknife(deviations.reshape(len(deviations), -1).mean(axis=1))[0]
-        result[f"excess_{name}_bias"] = float(bias) - getattr(reference.scores, name + "_bias")
+        known = reference.scores.values.get(name + "_bias")
+        other = reference.deviations[name].astype(np.float32)
+        exact_bias = jackknife(other.reshape(len(other), -1).mean(axis=1))[0] if known is None else known
+        result[f"excess_{field}_bias"] = float(bias) - float(exact_bias)
     if "predicted" not in terms.whole:  # of numbers, which have no likeliest class
         unknown = {f"{name}{end}": float("nan") for name in MEASURES for end in ("", "_stderr")}
         return result | unknown

@@ -109,7 +109,7 @@ def terms_of(posterior: Posterior, truth: Truth, key: Array, config: Evaluation)
     key_inputs, key_terms, key_draws = jax.random.split(key, 3)
     x = SCORERS[truth.offers].inputs(truth, key_inputs, config)
     outputs = posterior.logits(key_draws, x, config.num_draws)
-    log_weights, num_groups = weights_of_plain(posterior, outputs, truth.num_classes, config)
+    log_weights, num_groups = weights_of_plain(posterior, outputs, truth, config)
     terms = _terms_of_table(jnp.moveaxis(outputs, 1, 0), x, truth, log_weights, num_groups, key_terms, config)
     return terms, len(outputs)
 

@@ -195,6 +195,13 @@ class Lead(NamedTuple):
 OF_TRUTH = Lead("kl_marginal", "kl_joint", "kl_dyadic")
 OF_LABELS = Lead("nll", "nll_joint", "nll_dyadic")
 HEADLINES = OF_TRUTH.symbols
+
+
+def lead_among(names: Any) -> Lead:
+    """Which scores lead, of those that there are."""
+    return OF_TRUTH if OF_TRUTH.joint in names else OF_LABELS
+
+
 METRICS = [score.name for score in SCORES if score.is_less_better]
 
 

@@ -198,10 +198,10 @@ def stderr_of_batches(values: Array, rows: Array, num_rows: int) -> Array:
     """The standard error of the mean of values [n] of batches of b of N rows, which are the sample.
 
     Batches of few rows share them, so that their own spread says little. With ζ the variance over rows of
-    what a row's batches are on average, it is √(b² ζ / N + (v - b ζ) / n), v the variance over batches
-    (Hoeffding, 1948, "A Class of Statistics with Asymptotically Normal Distribution"). A row's R batches tell
-    ζ but for noise, v / R, and the rest of each is of the other N - 1 rows, whence the factor ((N - 1) / (N -
-    b))². It is not known where a batch has all rows.
+    what a row's batches are on average, v that over batches, and c_i of them with row i, it is
+    √(ζ Σ c_i² / n² + (v - b ζ) / n) (Hoeffding, 1948, "A Class of Statistics with Asymptotically Normal
+    Distribution"). The mean over a row's batches tells ζ but for noise, v / c_i, and the rest of each is of
+    the other N - 1 rows, whence the factor ((N - 1) / (N - b))². It is not known where a batch has all rows.
 
     Args:
         rows: of each batch [n, b], all of them different.
@@ -211,15 +211,16 @@ def stderr_of_batches(values: Array, rows: Array, num_rows: int) -> Array:
         return jnp.full((), jnp.nan)
     counts = jnp.zeros(num_rows).at[rows.ravel()].add(1.0)
     sums = jnp.zeros(num_rows).at[rows.ravel()].add(jnp.repeat(values - values.mean(), size))
-    seen = counts > 0
-    means = sums / jnp.maximum(counts, 1.0)
-    between = jnp.where(seen, means**2, 0.0).sum() / jnp.maximum(seen.sum() - 1, 1)
-    variance, each = values.var(ddof=1), num * size / jnp.maximum(seen.sum(), 1)
-    share = jnp.where(each > 1, (between - variance / each) / (1.0 - 1.0 / jnp.maximum(each, 2.0)), 0.0)
+    seen, inverse = counts > 0, 1.0 / jnp.maximum(counts, 1.0)
+    between = jnp.where(seen, (sums * inverse) ** 2, 0.0).sum() / jnp.maximum(seen.sum() - 1, 1)
+    alone = jnp.where(seen, inverse, 0.0).sum() / seen.sum()  # the share of v in it; 1 where no row is shared
+    variance = values.var(ddof=1)
+    share = jnp.where(
+        alone < 1.0, (between - alone * variance) / jnp.where(alone < 1.0, 1.0 - alone, 1.0), 0.0
+    )
     share = jnp.clip(share, 0.0, variance / size) * ((num_rows - 1) / (num_rows - size)) ** 2
     rest = jnp.maximum(variance - size * share, 0.0) / num
-    disjoint = variance / num  # each row is in one batch, or in none
-    return jnp.sqrt(jnp.where(each > 1, size**2 * share / num_rows + rest, disjoint))
+    return jnp.sqrt(share * (counts**2).sum() / num**2 + rest)
 
 
 def stderr_of_mean(values: Array, *deviations: Array, over_inputs: Array | None = None) -> Array:

@@ -19,6 +19,7 @@ from pp_testbed.models.base import Array, Task
 from pp_testbed.models.likelihoods import LOG_FREEDOM, LOG_SCALE
 
 BOUNDS = 0.01, 0.99  # of probabilities, as in the paper: an infinite KL would hide all else
+UNKNOWN, LEAST = 1.0, 0.01  # standard deviations of labels, which are of size 1
 NEARLY_NORMAL = 4.0  # the logarithm of degrees of freedom, where a likelihood has some
 
 
@@ -40,8 +41,8 @@ def classifier(model: Any, task: Task) -> Plain:
 def regressor(predict: Callable[[np.ndarray], np.ndarray], residuals: np.ndarray, task: Task) -> Plain:
     """A predictor of numbers as a posterior of one function, with the spread of its errors on other data."""
     known = residuals[np.isfinite(residuals)]
-    spread = np.sqrt(np.mean(known**2)) if len(known) > 1 else np.std(np.asarray(task.y))
-    noise = {LOG_SCALE: jnp.log(max(float(spread), 1e-3)), LOG_FREEDOM: jnp.asarray(NEARLY_NORMAL)}
+    spread = np.sqrt(np.mean(known**2)) if len(known) > 1 else UNKNOWN
+    noise = {LOG_SCALE: jnp.log(max(float(spread), LEAST)), LOG_FREEDOM: jnp.asarray(NEARLY_NORMAL)}
 
     def outputs(x: np.ndarray) -> np.ndarray:
         return np.asarray(task.likelihood.with_noise(jnp.asarray(predict(x))[:, None], noise))[None]
@@ -79,9 +80,11 @@ class Knn:
         model = KNeighborsRegressor(n_neighbors=neighbors, weights=self.weights)
         x, y = np.asarray(task.x), np.asarray(task.y)
         model.fit(x, y)
-        if neighbors == len(y):
-            return regressor(model.predict, y - y.mean(), task)
-        others = model.kneighbors(return_distance=False)  # of each datum, without itself
+        if len(y) == 1:
+            return regressor(model.predict, np.zeros(1), task)
+        others = model.kneighbors(
+            n_neighbors=min(neighbors, len(y) - 1), return_distance=False
+        )  # without itself
         return regressor(model.predict, y - y[others].mean(axis=1), task)
 
 

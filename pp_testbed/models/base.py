@@ -182,11 +182,16 @@ class Environment:
     @property
     def offers(self) -> frozenset[str]:
         """What it offers scores: see `evaluation.scores`."""
-        return frozenset({"probabilities", "classes" if self.model.likelihood.is_of_classes else "numbers"})
+        return frozenset({"probabilities", "classes" if self.likelihood.is_of_classes else "numbers"})
 
     @property
     def num_classes(self) -> int:
         return self.model.num_classes
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What outputs mean."""
+        return likelihood_of(self.model)
 
     @property
     def num_rows(self) -> int:

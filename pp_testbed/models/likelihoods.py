@@ -28,6 +28,10 @@ class Likelihood(Protocol):
         """Whether labels are 0, ..., K-1, which can be enumerated; else they are numbers."""
         ...
 
+    def num_outputs(self, num_classes: int) -> int:
+        """D, of so many classes."""
+        ...
+
     def outputs(self, distribution: Any) -> Array:
         """Outputs [..., N, D] from the distribution of labels [..., N]."""
         ...
@@ -70,6 +74,9 @@ class Categorical:
 
     is_of_classes: bool = True
 
+    def num_outputs(self, num_classes: int) -> int:
+        return num_classes
+
     def outputs(self, distribution: Any) -> Array:
         logits: Array = distribution.logits
         if isinstance(distribution, dist.BernoulliLogits | dist.BernoulliProbs):
@@ -102,6 +109,9 @@ class Normal:
 
     is_of_classes: bool = False
 
+    def num_outputs(self, num_classes: int) -> int:
+        return 2
+
     def outputs(self, distribution: Any) -> Array:
         parts = distribution.loc, jnp.log(distribution.scale)
         return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
@@ -131,6 +141,9 @@ class StudentT:
     """A number with heavy tails: y ~ m + exp(s) t_exp(v), outputs (m, s, v)."""
 
     is_of_classes: bool = False
+
+    def num_outputs(self, num_classes: int) -> int:
+        return 3
 
     def outputs(self, distribution: Any) -> Array:
         parts = distribution.loc, jnp.log(distribution.scale), jnp.log(distribution.df)
@@ -188,10 +201,14 @@ KINDS: dict[type, Likelihood] = {
 }
 
 
+# What leaves the distribution of a single label as it is; a transformed or truncated one is another.
+WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
+
+
 def outputs_of(distribution: Any) -> tuple[Likelihood, Array]:
     """The likelihood of an observed site's distribution, and the outputs that it was made of."""
     base = distribution
-    while hasattr(base, "base_dist"):
+    while isinstance(base, WRAPPERS):
         base = base.base_dist
     if type(base) not in KINDS:
         known = ", ".join(dict.fromkeys(kind.__name__.removesuffix("Logits") for kind in KINDS))

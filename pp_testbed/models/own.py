@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from numpyro import handlers
 
 from pp_testbed.engine.identity import config_hash, describe
 from pp_testbed.errors import UsageError, check_whole
-from pp_testbed.models.base import Array, Program, is_latent
+from pp_testbed.models.base import Array, Program, check_inputs, is_latent
 from pp_testbed.models.likelihoods import Likelihood, outputs_of
 from pp_testbed.models.user_files import FileObject
 
@@ -54,7 +54,8 @@ class OwnModel:
     file: FileObject | None = field(metadata={"static": True})
 
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
-        with handlers.trace() as sites:
+        # Its own deterministic sites stay inside: what it outputs is for the distribution of y to say.
+        with handlers.block(hide_fn=lambda site: site["type"] == "deterministic"), handlers.trace() as sites:
             self.program(x, y)
         return sites["y"]["value"]
 
@@ -66,8 +67,7 @@ class OwnModel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         domain = None if self.domain is None else np.asarray(self.domain)
-        made_of = self.file.with_source() if self.file else self.program
-        return _again, (self.family, made_of, self.input_dim, domain)
+        return _again, (self.family, self.file or self.program, self.input_dim, domain)
 
 
 def _own_inputs(program: Program, input_dim: int) -> Callable[[Array, int], Array]:
@@ -78,14 +78,21 @@ _MADE: dict[str, OwnModel] = {}  # by family, so that a program which comes twic
 
 
 def _again(family: str, made_of: Any, input_dim: int, domain: Any) -> OwnModel:
-    """A model that has travelled: the one that is here already, or made again."""
+    """A model that has travelled: the one that is here already, or made again, if it is still the same."""
     if family not in _MADE:
-        _MADE[family] = own_model(made_of, input_dim=input_dim, x=domain, family=family)
+        made = own_model(made_of, input_dim=input_dim, x=domain)
+        if _digest_in(made.family) != _digest_in(family):
+            raise UsageError(f"what {family} does has changed since the problem was made: make it again")
+        _MADE[family] = replace(made, family=family)
     return _MADE[family]
 
 
+def _digest_in(family: str) -> str:
+    return family.rpartition("@")[2][:DIGITS]
+
+
 def own_model(
-    made_of: Program | FileObject | str, *, input_dim: int | None = None, x: Any = None, family: str = ""
+    made_of: Program | FileObject | str, *, input_dim: int | None = None, x: Any = None
 ) -> OwnModel:
     """A user's program as a model, checked.
 
@@ -94,22 +101,34 @@ def own_model(
         input_dim: d; if None, that of `x` or of the program's own `input_dim` or `inputs`.
         x: inputs [N, d] of which problems draw theirs; else they are the program's `inputs(key, num)`, or
             standard normal.
-        family: a name that is known already.
     """
     file = FileObject.parse(made_of) if isinstance(made_of, str) else made_of
+    if isinstance(file, FileObject):
+        file = file.with_source()  # as it is now: it may be edited before it travels
     program: Any = file.load() if isinstance(file, FileObject) else file
     if not callable(program) or isinstance(program, type):
         raise UsageError(f"the model is {made_of!r}; expected a NumPyro program (x, y=None), or file.py:NAME")
     name = file.text if isinstance(file, FileObject) else getattr(program, "__name__", type(program).__name__)
-    domain = None if x is None else jnp.asarray(x, dtype=jnp.float32)
+    domain = None if x is None else _domain(x)
     dim = _dim_of(program, name, input_dim, domain)
-    if not family:
-        described = json.dumps(describe([program, None if x is None else np.asarray(domain)]))
-        words = [f"{name.rpartition('/')[2]}@{config_hash(described)[:DIGITS]}"]
-        family = "-".join([*words, *[f"{dim}d"] * (input_dim is not None)])
+    described = json.dumps(describe([program, None if x is None else np.asarray(domain)]))
+    words = [f"{name.rpartition('/')[2]}@{config_hash(described)[:DIGITS]}"]
+    family = "-".join([*words, *[f"{dim}d"] * (input_dim is not None)])
     found = inspected(program, name, dim)
     kept = file if isinstance(file, FileObject) else None
     return OwnModel(domain, program, family, dim, found.num_classes, found.likelihood, kept)
+
+
+def _domain(x: Any) -> Array:
+    """Inputs [N, d] of which a problem draws its own."""
+    try:
+        rows = jnp.asarray(x, dtype=jnp.float32)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"x is no array of numbers: {error}") from None
+    if rows.ndim != 2 or len(rows) == 0:
+        raise UsageError(f"x has shape {rows.shape}; expected [N, d], at least one row")
+    check_inputs(rows)
+    return rows
 
 
 def _dim_of(program: Any, name: str, input_dim: int | None, domain: Array | None) -> int:
@@ -142,6 +161,8 @@ def inspected(program: Program, name: str, input_dim: int) -> Inspected:
         there = f"observes {', '.join(observed)}" if observed else "observes nothing"
         raise UsageError(f"{name} {there}; expected its labels at a site y: numpyro.sample('y', ..., obs=y)")
     for site in two.values():
+        if site["is_param"]:
+            raise UsageError(f"{name} has a parameter {site['name']}: give it a prior, with numpyro.sample")
         shapes = site["shape"], three[site["name"]]["shape"]
         if site["is_latent"] and site["is_discrete"]:
             raise UsageError(f"the latent site {site['name']} of {name} is discrete: sum it out")
@@ -150,8 +171,11 @@ def inspected(program: Program, name: str, input_dim: int) -> Inspected:
                 f"the latent site {site['name']} of {name} has a value for every row of data, and "
                 "none at other inputs; expected latents whose shape does not depend on x"
             )
-    if two["y"]["shape"] != (2,):
-        raise UsageError(f"y of {name} has shape {two['y']['shape']} for 2 inputs; expected (2,)")
+    if two["y"]["batch_shape"] != (2,) or two["y"]["shape"] != (2,):
+        raise UsageError(
+            f"y of {name} has shape {two['y']['shape']}, its batch {two['y']['batch_shape']}, for 2 inputs; "
+            "expected (2,) of both: a plate, and not .to_event"
+        )
     likelihood = two["y"]["likelihood"]
     return Inspected(two["y"]["num_outputs"] if likelihood.is_of_classes else 0, likelihood)
 
@@ -164,10 +188,13 @@ def _sites(program: Program, name: str, rows: int, input_dim: int) -> dict[str, 
         free = handlers.trace(handlers.seed(program, key)).get_trace(x)
         given = handlers.trace(handlers.seed(program, key)).get_trace(x, y)
         for site in free.values():
+            if site["type"] == "param":
+                found[site["name"]] = {"name": site["name"], "is_param": True, "is_observed": False}
             if site["type"] != "sample":
                 continue
             fn = site["fn"]
             about = {"name": site["name"], "shape": jnp.shape(site["value"]), "is_discrete": fn.is_discrete}
+            about |= {"is_param": False, "batch_shape": fn.batch_shape}
             about["is_observed"] = given.get(site["name"], site)["is_observed"]
             about["is_latent"] = is_latent(site) and not about["is_observed"]
             if site["name"] == "y":

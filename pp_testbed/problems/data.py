@@ -8,6 +8,7 @@ those of T are the first T of more.
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,8 +23,8 @@ from pp_testbed.models.mlp import GenerativeMLP
 from pp_testbed.models.own import OwnModel
 from pp_testbed.models.regression import RegressionMLP
 from pp_testbed.problems.base import BaseProblem, key_of
-from pp_testbed.problems.datasets import SETS, DataSet, data_set
-from pp_testbed.problems.synthetic import family, make_model
+from pp_testbed.problems.datasets import SETS, DataSet, data_set, kinds_of_rows
+from pp_testbed.problems.synthetic import MODELS, family, make_model
 
 TEST_SHARE = 0.2
 HIDDEN = (50,)  # units of the network, as is usual for tables; NUTS takes a minute on 1000 rows
@@ -65,11 +66,20 @@ class DataProblem(BaseProblem):
         y, y_test = train[1], test[1]
         if not self.data.num_classes:
             mean, spread = y.mean(), y.std()
+            if spread == 0:
+                raise UsageError(
+                    f"all labels of the training part of {self.name} are {y[0]:g}: try another seed"
+                )
             y, y_test = (y - mean) / spread, (y_test - mean) / spread
         truth = HeldOut(
             jnp.asarray(x_test), jnp.asarray(y_test), self.model.likelihood, self.data.num_classes
         )
         return x, y, truth
+
+    @property
+    def num_test(self) -> int:
+        """Rows that are held out."""
+        return len(self._parts[2].y)
 
     def draw(self, num_rows: int | None = None) -> tuple[Task, HeldOut]:
         """The task, padded to so many rows (`padded_size` if None), and what is held out."""
@@ -109,12 +119,9 @@ def held_out_rows(x: np.ndarray, order: np.ndarray) -> np.ndarray:
     Where most rows are there several times, as in a table of a few categories, equal ones are not the same
     case.
     """
-    distinct, kinds = np.unique(x, axis=0, return_inverse=True, equal_nan=False)
-    kinds = kinds.reshape(-1)
+    kinds, are_cases = kinds_of_rows(x)
     first = order[: max(1, round(TEST_SHARE * len(order)))]
-    if len(distinct) < len(x) / 2:
-        return first
-    return order[np.isin(kinds[order], kinds[first])]
+    return order[np.isin(kinds[order], kinds[first])] if are_cases else first
 
 
 def standardised(x: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +129,10 @@ def standardised(x: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndar
 
     A column that is constant there says nothing, and is 0.
     """
-    with np.errstate(invalid="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", RuntimeWarning
+        )  # of a column that is missing in all of the training part
         mean, spread = np.nanmean(x, axis=0, dtype=np.float64), np.nanstd(x, axis=0, dtype=np.float64)
     scale = np.where(spread > 1e-7 * np.abs(mean) + 1e-30, 1.0 / np.where(spread > 0, spread, 1.0), 0.0)
     made = (np.nan_to_num((part - mean) * scale).astype(np.float32) for part in (x, x_test))
@@ -171,13 +181,20 @@ def of_data(
     if made.num_classes != data.num_classes:
         of = [f"{one} classes" if one else "numbers" for one in (made.num_classes, data.num_classes)]
         raise UsageError(f"the model's labels are {of[0]}; those of {data.name} are {of[1]}")
-    number = len(split(data, seed)[0][0]) if num_train is None else num_train
+    x = split(data, seed)[0][0]
+    number = len(x) if num_train is None else num_train
+    if number > len(x):
+        raise UsageError(f"{data.name} has {len(x)} training data; {number} are asked for")
     return DataProblem(made, number, seed, data)
 
 
 def _own_inputs(model: Any, data: DataSet) -> dict[str, Any]:
     """The inputs of a program on data: those of the data."""
-    return {} if isinstance(model, OwnModel) else {"x": standardised(data.x, data.x)[0]}
+    if isinstance(model, OwnModel):
+        return {}
+    if isinstance(model, str) and model in MODELS:
+        raise UsageError(f"the model of data is a program, as my_model.py:MODEL, and not {model!r}")
+    return {"x": standardised(data.x, data.x)[0]}
 
 
 _NAME = re.compile(r"(?P<data>\w+)/T(?P<num_train>\d+)-s(?P<seed>\d+)")

@@ -71,9 +71,16 @@ def of_frame(
         >>> made.columns, made.num_classes
         (('age', 'age is missing', 'city = a', 'city = b'), 2)
     """
+    drop = set(drop)
+    frame, test = (None if part is None else _with_names(part) for part in (frame, test))
     for column in (target, *drop):
         if column not in frame:
-            raise unknown("column", column, map(str, frame.columns))
+            raise unknown("column", column, frame.columns)
+    if test is not None and set(test.columns) != set(frame.columns):
+        other = sorted(set(test.columns) ^ set(frame.columns))
+        raise UsageError(
+            f"one of the table and the test table lacks {', '.join(other)}; expected the same columns"
+        )
     if kind not in KINDS:
         raise unknown("kind of labels", kind, KINDS)
     notes: list[str] = []
@@ -86,7 +93,7 @@ def of_frame(
     y = _labels(both[target], kind, notes)
     columns: dict[str, np.ndarray] = {}
     for column in both.columns:
-        if column != target and column not in set(drop):
+        if column != target and column not in drop:
             columns |= _encoded(str(column), both[column], notes)
     if not columns:
         raise UsageError(f"the table has no column besides {target} that says anything")
@@ -95,6 +102,15 @@ def of_frame(
     return own_set(
         x[~is_test], y[~is_test], **held_out, name=name, columns=tuple(columns), notes=tuple(notes)
     )
+
+
+def _with_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame whose columns have different names, which are texts."""
+    names = [str(name) for name in frame.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"there are several columns of the name {twice[0]}; expected one of each")
+    return frame.set_axis(names, axis=1)
 
 
 def _labels(column: pd.Series, kind: str, notes: list[str]) -> np.ndarray:
@@ -112,15 +128,21 @@ def _labels(column: pd.Series, kind: str, notes: list[str]) -> np.ndarray:
         raise UsageError(
             f"{column.name} has {column.nunique()} different values; expected at most {MOST_CATEGORIES}"
         )
-    known = column.value_counts()
+    if is_numeric and not np.isfinite(column.to_numpy(dtype=np.float64)).all():
+        raise UsageError(f"{column.name} is infinite in some rows")
+    known = column.astype(str).value_counts()
     shown = ", ".join(f"{value} ({number})" for value, number in known.head(5).items())
     notes.append(f"{column.name} has {len(known)} classes: {shown}")
-    return column.to_numpy().astype(int) if is_numeric else column.astype(str).to_numpy().astype(str)
+    if is_numeric:
+        return np.unique(column.to_numpy(dtype=np.float64), return_inverse=True)[1].reshape(-1)
+    return column.astype(str).to_numpy().astype(str)
 
 
 def _encoded(name: str, column: pd.Series, notes: list[str]) -> dict[str, np.ndarray]:
     """A column as columns of numbers, in which NaN is missing."""
-    if column.nunique() < 2:
+    if any(isinstance(value, list | dict | set | np.ndarray) for value in column):
+        raise UsageError(f"{name} has lists in it: make numbers of them, or leave it out with --drop {name}")
+    if column.nunique(dropna=False) < 2:
         notes.append(f"{name} is dropped: it has one value")
         return {}
     if pd.api.types.is_datetime64_any_dtype(column):
@@ -128,6 +150,10 @@ def _encoded(name: str, column: pd.Series, notes: list[str]) -> dict[str, np.nda
             f"{name} is a column of dates: make numbers of it, or leave it out with --drop {name}"
         )
     missing = column.isna().to_numpy()
+    if pd.api.types.is_complex_dtype(column):
+        raise UsageError(
+            f"{name} has complex numbers: make real ones of them, or leave it out with --drop {name}"
+        )
     if pd.api.types.is_numeric_dtype(column):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
         if np.isinf(values).any():

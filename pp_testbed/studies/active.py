@@ -94,6 +94,8 @@ def active(
         if priority not in PRIORITIES:
             raise unknown("priority", priority, PRIORITIES)
     for pool in chosen:
+        if not pool.num_classes:
+            raise UsageError(f"the labels of {pool.name} are numbers; priorities are of classes")
         if pool.num_train < budgets[-1]:
             raise UsageError(f"{pool.name} has {pool.num_train} data; the largest budget is {budgets[-1]}")
     study = choosing(methods, chosen, priorities, budgets, config or Evaluation())
@@ -171,7 +173,7 @@ def _learn(
         for place, (one, posterior) in enumerate(zip(runs, posteriors, strict=True)):
             key = one.problem.keys.evaluate
             scores = evaluate(posterior, one.problem, key=key, config=config).asdict()
-            undefined = np.isnan(scores["kl_joint"])
+            undefined = np.isnan(scores["nll"])
             status, error = ("nan", "its scores are NaN") if undefined else (OK, "")
             yield place, {LABELLED.name: budget, "status": status, "error": error, **scores}
             if budget != budgets[-1]:

@@ -26,7 +26,7 @@ from pp_testbed.engine.identity import config_hash, config_text, renewed
 from pp_testbed.engine.store import cell_id, file_words, write_whole
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import Diagnostics
-from pp_testbed.evaluation.scores import Scores
+from pp_testbed.evaluation.scores import SYMBOLS, Scores, lead_among
 from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.inference.arviz import arviz_object, probe_inputs
 from pp_testbed.inference.mcmc import NUTS, Chains
@@ -83,7 +83,9 @@ class Reference:
 
     def __repr__(self) -> str:
         chains, draws = self.values.shape[:2]
-        score = f"d¹⁰ = {self.scores.kl_joint:.4f} ± {self.scores.kl_joint_stderr:.4f}"
+        joint = lead_among(self.scores.values).joint
+        values = [self.scores.values[joint + end] for end in ("", "_stderr")]
+        score = f"{SYMBOLS[joint]} = {values[0]:.4f} ± {values[1]:.4f}"
         verdict = self.diagnostics.verdict
         return f"Reference({self.problem.name}, {chains} chains of {draws} draws, {verdict}, {score})"
 
@@ -181,6 +183,7 @@ def save(reference: Reference, path: Path) -> None:
     about = {
         "problem": reference.problem.name,
         "revision": reference.problem.revision,
+        "facts": reference.problem.facts | {"seed": reference.problem.seed},
         "settings": reference.settings,
         "scores": reference.scores.asdict(),
         "diagnostics": asdict(reference.diagnostics),
@@ -282,10 +285,13 @@ def references(store: str | os.PathLike[str] | None = None) -> pd.DataFrame:
 
 def _row(about: dict[str, Any]) -> dict[str, Any]:
     """Problem, diagnostics, scores and origin as a row of a table."""
-    problem = named_problem(about["problem"])
+    names = ("input_dim", "num_train", "temperature", "seed")
+    if "facts" not in about:  # of 0.3.0 and earlier
+        problem = named_problem(about["problem"])
+        about["facts"] = {name: getattr(problem, name) for name in names}
     return {
-        **{name: getattr(problem, name) for name in ("input_dim", "num_train", "temperature", "seed")},
-        "problem": problem.name,
+        **{name: about["facts"][name] for name in names},
+        "problem": about["problem"],
         "revision": about["revision"],
         **about["diagnostics"],
         **about["scores"],

@@ -35,6 +35,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.compare import compare
 from pp_testbed.evaluation.diagnostics import diagnose_values, probe_values
 from pp_testbed.evaluation.evaluator import evaluate, score_inputs, scores_of
+from pp_testbed.evaluation.scores import lead_among
 from pp_testbed.evaluation.terms import Evaluation, Terms, summarise
 from pp_testbed.inference.arviz import probe_inputs
 from pp_testbed.inference.mcmc import NUTS, Chains
@@ -65,7 +66,6 @@ KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
 CHAINS = Layout(
     "chains", (*FACTS, Column("chain", pa.int64(), ALWAYS), Column("seconds", pa.float64(), GOOD))
 )
-_TERMS = ("kl_marginal", "kl_joint", "kl_dyadic", "predicted")
 
 
 def reference(
@@ -172,7 +172,7 @@ def verify(reference: Reference, num_draws: int = 20) -> Verification:
         diagnostics_agree=bool(agree),
         scores_agree=all(
             np.isclose(reference.terms[name].mean(), getattr(reference.scores, name), rtol=1e-4)
-            for name in ("kl_marginal", "kl_joint", "kl_dyadic")
+            for name in lead_among(reference.terms)
         ),
         draws_agree=bool((np.abs(kept - at_kept) < 1e-2 * spread).all()),
         repeated=num_draws if same_draws.all() else int(same_draws.argmin()),
@@ -343,7 +343,7 @@ def _assemble(problem: BaseProblem, method: NUTS, chains: list[Any]) -> Referenc
     num_draws = posterior.log_weights.shape[0]
     summary = summarise(terms, config, truth.offers, truth.num_rows)
     scores = scores_of(summary, num_draws, truth, config)
-    kept = [name for name in _TERMS if name in terms.whole]
+    kept = [*lead_among(terms.whole), *["predicted"] * ("predicted" in terms.whole)]
     probes = probe_values(posterior, probe_inputs(problem.model), task.likelihood)
     values = np.asarray(probes).reshape(method.num_chains, method.num_draws, *probes.shape[1:])
     thinning = math.gcd(method.num_draws, max(1, num_draws // KEPT_DRAWS))  # so that chains stay apart

@@ -252,3 +252,26 @@ def test_help_teaches():
         assert command in call("--help").output
         assert call(command, "--help").exit_code == 0
     assert "--set" in call("run", "--help").output
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run --suite smoke --problem 2d/T3-rho0.1-s0", "three ways to say the same"),
+        ("run --suite smoke --model own.py:MODEL", "--model does not apply here"),
+        ("run --data iris --target kind", "--target, --drop and --test are of tables"),
+        ("run --data iris --num-train ,", "expected whole numbers"),
+        ("run --data iris --num-train 500", "iris has 120 training data; 500 are asked for"),
+        ("run --data iris --model mlp", "the model of data is a program"),
+        ("run --data nowhere.csv", "say which column has the labels"),
+        ("run --data nowhere.csv --target y", "there is no file nowhere.csv"),
+        ("run --problem 2d/T3-rho0.1-s0 --seeds 0-3", "is one problem, which says its data and seed"),
+        ("run --problem nowhere.py:MODEL", "there is no file nowhere.py"),
+        ("run --suite smoke --num-train 5", "a suite says itself how many"),
+        ("data show irsi", "did you mean 'iris'"),
+    ],
+)
+def test_mistakes_about_models_and_data_are_one_line(line, words):
+    done = CliRunner().invoke(app, line.split())
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.split())

@@ -155,8 +155,122 @@ def test_a_set_that_is_not_here_says_how_to_place_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PP_TESTBED_DATA", str(tmp_path))
     with pytest.raises(pt.UsageError, match=r"sonar.npz is not in .* has arrays x and y"):
         pt.problem(data="sonar")
-    np.savez(tmp_path / "sonar.npz", x=np.random.default_rng(0).normal(size=(30, 2)), y=np.arange(30) % 2)
-    assert pt.problem(data="sonar").task.x.shape == (24, 2)
+    np.savez(tmp_path / "sonar.npz", x=np.random.default_rng(0).normal(size=(50, 60)), y=np.arange(50) % 2)
+    assert pt.problem(data="sonar").task.x.shape == (40, 60)
     (tmp_path / "yacht.npz").write_bytes(b"not a file of arrays")
     with pytest.raises(pt.UsageError, match="cannot be read"):
         pt.problem(data="yacht")
+
+
+def test_equal_rows_stay_together_also_where_values_are_missing():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(120, 3)).astype(np.float32)
+    x[::3, 1] = np.nan
+    x[60:] = x[:60]
+    for seed in range(3):
+        (train, _), (test, _) = split(own_set(x, rng.integers(2, size=120)), seed)
+        assert not {row.tobytes() for row in train} & {row.tobytes() for row in test}
+
+
+def test_a_leak_is_seen_in_any_type_and_categories_are_no_leak():
+    x = np.arange(40).reshape(20, 2)
+    with pytest.raises(pt.UsageError, match="rows of the test part are among the data"):
+        own_set(x, np.arange(20) % 2, x[:5].astype(float), np.arange(5) % 2)
+    cells = np.random.default_rng(0).integers(2, size=(60, 2))
+    assert len(own_set(cells, np.arange(60) % 2, cells[:10], np.arange(10) % 2).x_test) == 10
+
+
+def test_test_sets_of_several_sizes_do_not_share_a_program(tmp_path):
+    problems = [pt.problem(f"iris/T10-s{seed}") for seed in range(3)]
+    assert len({problem.num_test for problem in problems}) > 1
+    results = pt.run(problems, ["mlp"], tmp_path, progress=False)
+    assert (results.status == "ok").all(), results.error.tolist()
+
+
+def test_a_test_table_has_the_same_columns():
+    with pytest.raises(pt.UsageError, match="lacks city; expected the same columns"):
+        of_frame(frame(), "ill", test=frame(seed=1).drop(columns="city"))
+    made = of_frame(frame(), "ill", test=frame(50, seed=1), drop=(name for name in ["same"]))
+    assert made.x_test.shape == (49, 6)
+    with pytest.raises(pt.UsageError, match="several columns of the name age"):
+        of_frame(pd.concat([frame(), frame()[["age"]]], axis=1), "ill")
+    with pytest.raises(pt.UsageError, match="age has lists in it"):
+        of_frame(with_column(age=[[1, 2]] * 200), "ill")
+
+
+def test_classes_are_the_values_that_there_are():
+    made = of_frame(with_column(ill=np.tile([0.0, 0.5, 1.0, 1.0], 50)), "ill", kind="classes")
+    assert made.num_classes == 3
+    kinds = pd.Categorical(np.tile(["no", "yes"], 100), categories=["no", "perhaps", "yes"])
+    assert of_frame(with_column(ill=kinds), "ill").num_classes == 2
+
+
+def test_local_files_are_looked_at(monkeypatch, tmp_path):
+    from pp_testbed.problems.datasets import data_set
+
+    monkeypatch.setenv("PP_TESTBED_DATA", str(tmp_path))
+    data_set.cache_clear()
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "sonar.npz", x=rng.normal(size=(50, 60)), y=np.where(np.arange(50) % 2, -1, 1))
+    made = data_set("sonar")
+    assert set(made.y.tolist()) == {0, 1}
+    assert made.name.startswith("sonar@")  # it is not the one that is known by that name
+    np.savez(tmp_path / "yacht.npz", x=rng.normal(size=(50, 4)), y=rng.normal(size=50))
+    with pytest.raises(pt.UsageError, match="has 4 columns and 0 classes; expected 6 and 0"):
+        data_set("yacht")
+    data_set.cache_clear()
+
+
+def test_outputs_of_the_wrong_shape_are_refused():
+    problem = pt.problem("diabetes/T10-s0")
+    with pytest.raises(pt.UsageError, match="outputs at an input are 1 numbers; expected 2: location and"):
+        pt.evaluate(pt.finite(lambda x: np.zeros((1, len(x), 1))), problem, key=problem.keys.evaluate)
+
+
+@pytest.mark.parametrize("name", ["knn", "random-forest"])
+def test_predictors_are_not_certain_of_one_datum(name):
+    problem = pt.problem("diabetes/T1-s0")
+    posterior = pt.method(name).fit(problem.keys.fit, problem.task)
+    assert pt.evaluate(posterior, problem, key=problem.keys.evaluate).nll < 3.0
+
+
+def test_active_learning_of_data(tmp_path):
+    from pp_testbed.problems.suites import Suite
+
+    pool = Suite("iris", (pt.problem("iris/T100-s0"),))
+    found = pt.active(["mlp"], pool, priorities=["uniform"], budgets=[5, 10], out=tmp_path, progress=False)
+    assert (found.status == "ok").all()
+    numbers = Suite("numbers", (pt.problem("diabetes/T100-s0"),))
+    with pytest.raises(pt.UsageError, match="are numbers; priorities are of classes"):
+        pt.active(["mlp"], numbers, priorities=["uniform"], budgets=[5, 10], out=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize("name", ["iris/T10-s0", "diabetes/T10-s0"])
+def test_references_of_data(name, tmp_path):
+    from dataclasses import replace
+
+    problem = pt.problem(name)
+    nuts = pt.NUTS(warmup=50, num_draws=20, max_depth=5)
+    exact = pt.reference(problem, store=tmp_path, method=nuts, build=True, jobs=0)
+    assert "NLL¹⁰ = " in repr(exact)
+    passed = replace(exact.diagnostics, rhat=1.0, ess_bulk=500.0, ess_tail=500.0, divergent=0.0)
+    posterior = pt.method("prior").fit(problem.keys.fit, problem.task)
+    comparison = pt.compare(posterior, replace(exact, diagnostics=passed))
+    assert np.isfinite(comparison.excess_kl_joint)
+    assert comparison.excess_kl_joint > 0
+
+
+def test_a_target_that_is_constant_where_it_is_learnt():
+    rare = np.zeros(60)
+    rare[0] = 1.5
+    problems = [
+        pt.problem(data=(np.random.default_rng(0).normal(size=(60, 2)), rare), seed=s) for s in range(12)
+    ]
+    words = []
+    for problem in problems:
+        try:
+            assert np.isfinite(np.asarray(problem.truth.y)).all()
+        except pt.UsageError as error:
+            words.append(str(error))
+    assert words
+    assert all("all labels of the training part" in line for line in words)

@@ -190,3 +190,81 @@ def test_other_mistakes():
         pt.problem(model=own.line, temperature=0.1)
     with pytest.raises(pt.UsageError, match=r"there is no file nowhere\.py"):
         pt.problem(model="nowhere.py:MODEL")
+
+
+def skewed(x, y=None):
+    numpyro.sample("y", dist.LogNormal(x[:, 0] * numpyro.sample("slope", dist.Normal()), 1.0), obs=y)
+
+
+def in_one_event(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal())
+    numpyro.sample("y", dist.Normal(x[:, 0] * slope, 1.0).to_event(1), obs=y)
+
+
+def with_parameter(x, y=None):
+    slope = numpyro.param("slope", lambda key: jax.random.normal(key))
+    numpyro.sample("y", dist.Normal(x[:, 0] * slope, 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (skewed, "labels y are LogNormal; expected one of"),
+        (in_one_event, r"its batch \(\), for 2 inputs; expected \(2,\) of both: a plate"),
+        (with_parameter, "has a parameter slope: give it a prior"),
+    ],
+)
+def test_what_cannot_be_judged_is_said(program, words):
+    with pytest.raises(pt.UsageError, match=words):
+        pt.problem(model=program, input_dim=1)
+
+
+def tempered(x, y=None):
+    """A site `logits` that is not what y's distribution has."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0).expand((2, 2)).to_event(2))
+    logits = numpyro.deterministic("logits", x @ slope)
+    numpyro.sample("y", dist.Categorical(logits=10.0 * logits), obs=y)
+
+
+def test_outputs_are_those_of_the_labels_and_not_of_another_site():
+    environment = pt.problem(model=tempered, input_dim=2, num_train=5).environment
+    x = jnp.ones((3, 2))
+    expected = 10.0 * x @ environment.latents["slope"]
+    np.testing.assert_allclose(environment.logits(x), expected, rtol=1e-5)
+
+
+def test_a_file_that_is_edited_after_the_problem_was_made_is_not_run_under_its_name(tmp_path):
+    path = tmp_path / "edited.py"
+    text = Path(FILE).read_text()
+    path.write_text(text)
+    problem = pt.problem(model=f"{path}:heavy", num_train=10)
+    path.write_text(text.replace("StudentT(3.0", "StudentT(30.0"))
+    scores = pt.run([problem], ["prior"], tmp_path / "out", jobs=1, progress=False)
+    again = pt.problem(model=f"{path}:heavy", num_train=10)
+    assert again.name != problem.name
+    here = pt.run([problem], ["prior"], tmp_path / "here", progress=False)
+    np.testing.assert_allclose(scores.kl_joint, here.kl_joint, rtol=1e-4)  # what it was, as its name says
+
+
+def test_a_program_that_has_changed_in_memory_does_not_travel_under_its_old_name(monkeypatch):
+    problem = pt.problem(model=own.waves, num_train=10)
+    parts = problem.model.__reduce__()
+    with pytest.raises(pt.UsageError, match="has changed since the problem was made"):
+        parts[0]("waves@00000000", *parts[1][1:])
+
+
+@pytest.mark.parametrize("name", ["groups", "heavy"])
+def test_references_and_comparison(name, tmp_path):
+    problem = pt.problem(model=f"{FILE}:{name}", num_train=15)
+    nuts = pt.NUTS(warmup=100, num_draws=50)
+    exact = pt.reference(problem, store=tmp_path, method=nuts, build=True, jobs=0)
+    assert problem.name in repr(exact)
+    again = pt.reference(problem, store=tmp_path, method=nuts)
+    np.testing.assert_array_equal(exact.values, again.values)
+    assert problem.name in set(pt.references(tmp_path).problem)
+    from dataclasses import replace
+
+    passed = replace(exact.diagnostics, rhat=1.0, ess_bulk=500.0, ess_tail=500.0, divergent=0.0)
+    posterior = pt.method("prior").fit(problem.keys.fit, problem.task)
+    comparison = pt.compare(posterior, replace(exact, diagnostics=passed))
+    assert comparison.excess_kl_joint > 3 * comparison.excess_kl_joint_stderr

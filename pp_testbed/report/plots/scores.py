@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.evaluation.aggregate import lead_of, mean_score, paired_difference, paired_ratio
-from pp_testbed.evaluation.scores import HEADLINES, OF_TRUTH, SYMBOLS
+from pp_testbed.evaluation.scores import OF_TRUTH, SYMBOLS
 from pp_testbed.report.leaderboard import exact_cells, method_labels, without_superseded
 from pp_testbed.report.plots.style import DIVERGING, EXACT, PALETTE, log_ticks, panels, plain, style, styles
 
@@ -197,6 +197,8 @@ def regimes(
         references: the table of `pt.references()`, read if this is None.
     """
     frame = complete_cells(frame, references)
+    if lead_of(frame) is not OF_TRUTH:
+        raise UsageError("regimes are ratios of divergences from known truths; these results are of data")
     base = cells_of(frame, baseline)
     others = [method for method in dict.fromkeys(frame.label) if method != baseline]
     if not others:
@@ -295,7 +297,8 @@ def profile(frame: pd.DataFrame, name: str, ax: Any, wanted: list[str] | None = 
 
 def _draw_profile(axis: Axes, values: pd.Series, cells: pd.DataFrame) -> None:
     """Profiles of all scores over the values of an option, which configurations have: values by config."""
-    for (score, label), look in zip(HEADLINES.items(), styles(HEADLINES).values(), strict=False):
+    symbols = lead_of(cells).symbols
+    for (score, label), look in zip(symbols.items(), styles(symbols).values(), strict=False):
         means = cells.groupby("config")[score].mean()
         best = means.groupby(values.reindex(means.index)).min()
         places = list(best.index)

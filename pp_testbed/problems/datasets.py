@@ -235,15 +235,17 @@ def kinds_of_rows(x: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _check_apart(x: np.ndarray, x_test: np.ndarray) -> None:
-    """Raise a UsageError where rows of the test part are among the data."""
+    """Raise a UsageError where more rows of the test part are among the data than chance makes equal.
+
+    How many that is, is seen in the data: as many as have an equal there, and three standard deviations.
+    """
     if x.shape[1] != x_test.shape[1]:
         raise UsageError(f"the test part has {x_test.shape[1]} columns; the data have {x.shape[1]}")
     kinds, are_cases = kinds_of_rows(np.concatenate([x, x_test]))
-    is_whole = ~np.isnan(x_test).any(
-        axis=1
-    )  # what is left of a row where a value is missing is no sign of it
-    places = np.flatnonzero(is_whole & np.isin(kinds[len(x) :], kinds[: len(x)]))
-    if are_cases and len(places):
+    known, numbers = np.unique(kinds[: len(x)], return_counts=True)
+    places = np.flatnonzero(np.isin(kinds[len(x) :], known))
+    chance = numbers[numbers > 1].sum() / len(x) * len(x_test)
+    if are_cases and len(places) > chance + 3.0 * np.sqrt(chance):
         raise UsageError(
             f"{len(places)} rows of the test part are among the data, first row {places[0]}: what was learnt "
             "from is no test; expected other rows"

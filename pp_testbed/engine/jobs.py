@@ -84,7 +84,8 @@ class Queue:
             return None
         mine = [program for program in places if program in known]
         new = [program for program in places if program not in self.given]
-        program = (mine or new or places)[0]
+        # Of new programs the one with most batches, so that those which share its cells come in time.
+        program = max(mine or new or places, key=lambda one: len(self.waiting[one]))
         self.given.add(program)
         known.add(program)
         batches = self.waiting[program]

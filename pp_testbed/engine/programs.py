@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,7 @@ class Programs:
 
     def timed(self, function: Any, *arguments: Any, **static: Any) -> tuple[Any, float]:
         """The value of a jitted function, and how many seconds it took to run once compiled."""
-        leaves, structure = jax.tree.flatten(arguments)
-        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        key = (function, structure, shapes, tuple(static.items()))
+        key = key_of_program(function, arguments, static)
         if key not in self.compiled:
             lowered = function.lower(*arguments, **static)
             with one_at_a_time(key):
@@ -43,11 +41,19 @@ class Programs:
         value = jax.block_until_ready(self.compiled[key](*arguments))
         return value, time.perf_counter() - start
 
-    def first(self, key: Any) -> AbstractContextManager[None]:
-        """Around what compiles by itself: as `one_at_a_time`, the first time in this process."""
-        is_first = key not in self.compiled
-        self.compiled.setdefault(key, None)
-        return one_at_a_time(key) if is_first else nullcontext()
+    def compiling(self, function: Any, *arguments: Any, **static: Any) -> Step:
+        """The step that compiles a jitted function for arguments of these shapes."""
+        key = key_of_program(function, arguments, static)
+        return key, lambda: function.lower(*arguments, **static).compile()
+
+    def ready(self, *steps: Step) -> None:
+        """Take steps that compile, each once in this process, first those that no other process is at."""
+        left = [step for step in steps if step[0] not in self.compiled]
+        for wait in (False, True):
+            for key, take in [step for step in left if step[0] not in self.compiled]:
+                with one_at_a_time(key, wait) as is_mine:
+                    if is_mine:
+                        self.compiled[key] = take()
 
     def let_go(self) -> None:
         """Forget all programs where the process is about to have too many."""
@@ -56,9 +62,22 @@ class Programs:
             jax.clear_caches()
 
 
+Step = tuple[Any, Callable[[], Any]]
+
+
+def key_of_program(function: Any, arguments: Any, static: dict[str, Any]) -> Any:
+    """What a compiled program is of: a function, and the structure, shapes and types of its arguments."""
+    leaves, structure = jax.tree.flatten(arguments)
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    return function, structure, shapes, tuple(static.items())
+
+
 @contextmanager
-def one_at_a_time(key: Any) -> Iterator[None]:
-    """So that of processes that want a program one compiles it, and the others find it in the cache."""
+def one_at_a_time(key: Any, wait: bool = True) -> Iterator[bool]:
+    """So that of processes that want a program one compiles it, and the others find it in the cache.
+
+    What comes is whether it is this process's turn, which it is always, having waited.
+    """
     folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     text = re.sub(r"0x[0-9a-f]+", "", str(key))  # addresses of this process
     name = f".{hashlib.sha256(text.encode()).hexdigest()[:16]}.lock"
@@ -66,8 +85,13 @@ def one_at_a_time(key: Any) -> Iterator[None]:
         if folder is not None and fcntl is not None and Path(folder).is_absolute():
             with suppress(OSError):  # of a folder that cannot be written, or locked: each compiles for itself
                 Path(folder).mkdir(parents=True, exist_ok=True)
-                fcntl.flock(held.enter_context((Path(folder) / name).open("w")), fcntl.LOCK_EX)
-        yield
+                file = held.enter_context((Path(folder) / name).open("w"))
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                except BlockingIOError:  # somebody is at it
+                    yield False
+                    return
+        yield True
 
 
 def map_problems(function: Any, arguments: tuple[Any, ...]) -> Any:

@@ -259,6 +259,12 @@ class Task:
     def num_classes(self) -> int:
         return self.model.num_classes
 
+    @classmethod
+    def blank(cls, model: Model, rows: int) -> Task:
+        """A task of so many rows in which nothing is written yet: its shapes and types are those of any."""
+        kind = jnp.int32 if likelihood_of(model).is_of_classes else jnp.float32
+        return cls(model, jnp.zeros((rows, model.input_dim)), jnp.zeros(rows, kind), rows)
+
     @property
     def num_outputs(self) -> int:
         """What a network computes at an input: a logit for each class, or one location."""

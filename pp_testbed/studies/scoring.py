@@ -21,7 +21,7 @@ import pyarrow as pa
 from pp_testbed.engine.identity import config_text
 from pp_testbed.engine.jobs import Executor, one_line
 from pp_testbed.engine.local import Local
-from pp_testbed.engine.programs import filled, map_problems, stack, unstack
+from pp_testbed.engine.programs import Programs, filled, map_problems, stack, unstack
 from pp_testbed.engine.run import run as run_study
 from pp_testbed.engine.run import words_on_failures
 from pp_testbed.engine.store import ALWAYS, GOOD, MAYBE, Column, Layout
@@ -32,6 +32,7 @@ from pp_testbed.evaluation.scores import COLUMNS, Scores
 from pp_testbed.evaluation.terms import Evaluation, num_draws_of
 from pp_testbed.inference.options import method_name, num_rows, problems_at_once
 from pp_testbed.inference.specs import resolve, sent
+from pp_testbed.models.base import Task
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
@@ -150,15 +151,31 @@ def fit_together(methods: Any, keys: Any, tasks: Any) -> Any:
     return map_problems(lambda arguments: arguments[0].fit(*arguments[1:]), (methods, keys, tasks))
 
 
+def _get_ready(
+    config: Evaluation, methods_and_keys: tuple[Any, Any], problem: BaseProblem, rows: int, programs: Programs
+) -> None:
+    """Compile what a batch needs, in an order in which workers that need the same do not wait."""
+    size = len(methods_and_keys[1])
+    blank = stack([Task.blank(problem.model, rows)] * size)
+    fit = programs.compiling(fit_together, *methods_and_keys, blank)
+    if fit[0] in programs.compiled:
+        return
+    programs.ready((("draw", problem.group, rows > 1000), lambda: problem.draw(rows)), fit)
+    fitted = jax.eval_shape(fit_together, *methods_and_keys, blank).without_history()
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), fitted)
+    alone = unstack(stack([(problem.draw(rows)[1], problem.keys.evaluate)]), 1)[0]
+    programs.ready(programs.compiling(score, one, *alone, config=config), fit)
+
+
 def _score_together(
     config: Evaluation, methods: list[Any], problems: list[BaseProblem], workspace: Workspace
 ) -> Iterator[Rows]:
     size, rows = problems_at_once(methods[0]), num_rows(methods[0], problems[0])
     timed = workspace.programs.timed
-    with workspace.programs.first(("draw", jax.tree.structure(problems[0].model), rows > 1000)):
-        tasks, truths = stack([problem.draw(rows) for problem in filled(problems, size)])
-    keys = stack([problem.keys for problem in filled(problems, size)])
-    posteriors, fit_seconds = timed(fit_together, stack(filled(methods, size)), keys.fit, tasks)
+    stacked, keys = stack(filled(methods, size)), stack([problem.keys for problem in filled(problems, size)])
+    _get_ready(config, (stacked, keys.fit), problems[0], rows, workspace.programs)
+    tasks, truths = stack([problem.draw(rows) for problem in filled(problems, size)])
+    posteriors, fit_seconds = timed(fit_together, stacked, keys.fit, tasks)
     losses = getattr(posteriors, "losses", None)
     posteriors = posteriors.without_history()  # on whose length the evaluator's program would depend
     parts = unstack((posteriors, truths, keys.evaluate), len(problems))

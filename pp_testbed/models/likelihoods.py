@@ -84,7 +84,7 @@ class Categorical:
         return logits
 
     def distribution(self, outputs: Array) -> Any:
-        return dist.Categorical(logits=outputs)
+        return dist.Categorical(logits=outputs, validate_args=False)  # NaN is said where it is judged
 
     def predictor(self, outputs: Array) -> Array:
         return outputs[..., 1:] - outputs[..., :1]
@@ -117,7 +117,7 @@ class Normal:
         return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
 
     def distribution(self, outputs: Array) -> Any:
-        return dist.Normal(outputs[..., 0], jnp.exp(outputs[..., 1]))
+        return dist.Normal(outputs[..., 0], jnp.exp(outputs[..., 1]), validate_args=False)
 
     def predictor(self, outputs: Array) -> Array:
         return outputs
@@ -150,7 +150,8 @@ class StudentT:
         return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
 
     def distribution(self, outputs: Array) -> Any:
-        return dist.StudentT(jnp.exp(outputs[..., 2]), outputs[..., 0], jnp.exp(outputs[..., 1]))
+        parts = jnp.exp(outputs[..., 2]), outputs[..., 0], jnp.exp(outputs[..., 1])
+        return dist.StudentT(*parts, validate_args=False)
 
     def predictor(self, outputs: Array) -> Array:
         return outputs

@@ -68,7 +68,7 @@ def test_blocks_run(page, tmp_path, monkeypatch):
             if "METHOD =" in text:
                 (tmp_path / "my_method.py").write_text(text)
             if "def MODEL(" in text:
-                (tmp_path / "my_model.py").write_text(f"import jax\n{text}")
+                (tmp_path / "my_model.py").write_text(text)
             exec(compile(text, str(page), "exec"), session)
         elif language == "bash":
             for line in text.strip().splitlines():

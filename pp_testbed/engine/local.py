@@ -21,7 +21,7 @@ from typing import Any
 
 import cloudpickle
 
-from pp_testbed.engine.jobs import Done, Event, Failed, Job, Queue, perform
+from pp_testbed.engine.jobs import Done, Event, Failed, Job, Queue, one_line, perform
 from pp_testbed.engine.programs import Programs
 from pp_testbed.engine.remote import ENVIRONMENT, use_compilation_cache
 from pp_testbed.engine.study import Cell
@@ -121,7 +121,7 @@ class Worker:
         self.job = job
         message = pickled(job.messages)
         with suppress(OSError):  # if it has died, reading from it says so
-            self.connection.send_bytes(message)
+            self.connection.send((len(job.batches), message))
 
     def hear(self) -> Iterator[tuple[list[Cell], Event]]:
         """What the worker says: something of a batch, or that the job is done."""
@@ -156,9 +156,24 @@ def main(descriptor: int, lifeline: int) -> None:
         run, scratch = cloudpickle.loads(connection.recv_bytes())
         programs = Programs()
         while True:
-            for said in perform(run, cloudpickle.loads(connection.recv_bytes()), scratch, programs):
+            number, payload = connection.recv()
+            for said in _done(run, number, payload, scratch, programs):
                 connection.send(said)
             connection.send(None)
+
+
+def _done(
+    run: Callable[..., Any], number: int, payload: bytes, scratch: str, programs: Programs
+) -> Iterator[tuple[int, Event]]:
+    """What happens to a job's batches, of which there are so many; also where they cannot be read."""
+    try:
+        batches = cloudpickle.loads(payload)
+    except Exception as error:
+        for place in range(number):
+            yield place, Failed(one_line(error))
+            yield place, Done(1.0, 0.0, is_end=True)
+        return
+    yield from perform(run, batches, scratch, programs)
 
 
 def _end_with_parent(lifeline: int) -> None:

@@ -40,9 +40,11 @@ def columns_of(frame: pd.DataFrame) -> dict[str, str]:
     """The scores that a table of results shows, and what they are called: those that lead, and others."""
     lead = lead_of(frame)
     others = [score.name for score in SCORES if score.place == "column"]
-    names = [name for name in others if lead is OF_TRUTH or (name in frame and frame[name].notna().any())]
     of_numbers = {score.name for score in SCORES if "numbers" in score.needs}
-    names = [name for name in names if lead is OF_LABELS or name not in of_numbers]
+    has_some = {name for name in others if name in frame and frame[name].notna().any()}
+    usual = set() if has_some or lead is OF_LABELS else {name for name in others if name not in of_numbers}
+    is_of_numbers = "kl_joint" in frame and frame.kl_joint.notna().any() and not has_some
+    names = [name for name in others if name in has_some or (name in usual and not is_of_numbers)]
     return lead.symbols | {name: SYMBOLS[name] for name in names} | {"fit_seconds": "fit [s]"}
 
 

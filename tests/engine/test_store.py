@@ -131,3 +131,24 @@ def test_bandit_rows_are_checked_too(tmp_path):
         lines = []
         assert pt.read_bandits(tmp_path, lines.append).empty
         assert len(lines) == 1
+
+
+class Unreadable:
+    """What a worker cannot make again."""
+
+    name = "unreadable"
+
+    def __reduce__(self):
+        return _refuse, ()
+
+    def fit(self, key, task):
+        raise AssertionError
+
+
+def _refuse():
+    raise pt.UsageError("it is not what it was")
+
+
+def test_what_a_worker_cannot_read_is_a_row(tmp_path):
+    frame = pt.run("smoke", [Unreadable()], tmp_path, jobs=1, progress=False)
+    assert frame.error.tolist() == ["it is not what it was"] * 2

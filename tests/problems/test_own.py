@@ -268,3 +268,17 @@ def test_references_and_comparison(name, tmp_path):
     posterior = pt.method("prior").fit(problem.keys.fit, problem.task)
     comparison = pt.compare(posterior, replace(exact, diagnostics=passed))
     assert comparison.excess_kl_joint > 3 * comparison.excess_kl_joint_stderr
+
+
+def test_a_program_of_a_script_is_the_same_in_a_worker(tmp_path, monkeypatch):
+    """Also where the package is installed, so that a worker's own `__main__` is a file of site-packages."""
+    from pp_testbed.engine.identity import is_library
+
+    def program(x, y=None):
+        numpyro.sample("y", dist.Normal(x[:, 0], 1.0), obs=y)
+
+    program.__module__ = "__main__"
+    monkeypatch.setattr(
+        __import__("sys").modules["__main__"], "__file__", "/site-packages/local.py", raising=False
+    )
+    assert not is_library(program)

@@ -1,4 +1,4 @@
-"""Commands about data sets: data list, show."""
+"""Commands about data sets: data list, show, fetch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from pp_testbed.cli import options as given
-from pp_testbed.cli.app import app, command
+from pp_testbed.cli.app import app, command, errors, escaped
 from pp_testbed.cli.output import print_table
 
-data = typer.Typer(help="Data sets: list, show.", no_args_is_help=True, rich_markup_mode="rich")
+data = typer.Typer(help="Data sets: list, show, fetch.", no_args_is_help=True, rich_markup_mode="rich")
 app.add_typer(data, name="data")
 
 
@@ -20,6 +20,7 @@ def data_list(format: given.Format = "table") -> None:
     import pandas as pd
 
     from pp_testbed.problems.datasets import SETS, is_here
+    from pp_testbed.problems.downloads import SOURCES
 
     rows = [
         {
@@ -27,12 +28,24 @@ def data_list(format: given.Format = "table") -> None:
             "rows": entry.rows,
             "columns": entry.columns,
             "labels": f"{entry.num_classes} classes" if entry.num_classes else "numbers",
-            "here": "yes" if is_here(name) else "no",
+            "here": "yes" if is_here(name) else "can be fetched" if name in SOURCES else "no",
             "what it is": entry.summary,
         }
         for name, entry in SETS.items()
     ]
     print_table(pd.DataFrame(rows), format)
+
+
+@command(data, "fetch")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(help="Which, such as mnist; see `pp-testbed data list`.")],
+) -> None:
+    """Download data sets, where they are not here yet."""
+    from pp_testbed.problems.datasets import data_directory
+    from pp_testbed.problems.downloads import fetch
+
+    for name in names:
+        errors.print(f"{escaped(name)} is in {escaped(fetch(name, data_directory()))}")
 
 
 @command(data, "show")

@@ -26,11 +26,11 @@ def show(
 ) -> None:
     """Print a leaderboard."""
     from pp_testbed.report.leaderboard import leaderboard as make
-    from pp_testbed.report.leaderboard import render, words_on_incomplete
+    from pp_testbed.report.leaderboard import render, words_on_exact, words_on_incomplete
 
     table = make(frame, by, baseline, calibrations=calibrations, published=published)
     print_out(render(table, format, baseline))
-    if words := words_on_incomplete(table):
+    for words in filter(None, (words_on_incomplete(table), words_on_exact(table))):
         errors.print(escaped(words))
 
 

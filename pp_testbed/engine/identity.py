@@ -187,9 +187,7 @@ def without_digests(described: Any) -> Any:
 def is_library(item: Any) -> bool:
     """Whether code is of this package, of Python, or installed; also what is not written in Python."""
     name = item.__name__ if isinstance(item, ModuleType) else getattr(item, "__module__", None) or "builtins"
-    if (
-        name == "__main__"
-    ):  # of whoever runs; in a worker that is a file of this package, but what comes is not
+    if name == "__main__":  # a user's, also in a worker, whose own is a file of this package
         return False
     if name.partition(".")[0] in {"pp_testbed", "builtins", *sys.stdlib_module_names}:
         return True

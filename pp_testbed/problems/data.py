@@ -129,10 +129,8 @@ def standardised(x: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndar
 
     A column that is constant there says nothing, and is 0.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # of a column that is missing in all of the training part
+    with warnings.catch_warnings():  # of a column that is missing in all of the training part
+        warnings.simplefilter("ignore", RuntimeWarning)
         mean, spread = np.nanmean(x, axis=0, dtype=np.float64), np.nanstd(x, axis=0, dtype=np.float64)
     scale = np.where(spread > 1e-7 * np.abs(mean) + 1e-30, 1.0 / np.where(spread > 0, spread, 1.0), 0.0)
     made = (np.nan_to_num((part - mean) * scale).astype(np.float32) for part in (x, x_test))

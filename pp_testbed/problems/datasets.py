@@ -1,8 +1,9 @@
 """Data sets by name: what there is, and where it is found.
 
 Some come with scikit-learn. Others are files `NAME.npz` in the directory of the environment variable
-`PP_TESTBED_DATA`, with arrays `x, y` or, where a set has a standard test part, `x_train, y_train, x_test,
-y_test`. Nothing is standardised here, and nothing split: that is for `data`.
+`PP_TESTBED_DATA`, or where `pp-testbed data fetch` puts them, with arrays `x, y` or, where a set has a
+standard test part, `x_train, y_train, x_test, y_test`. Nothing is standardised here, and nothing split: that
+is for `data`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pp_testbed.errors import UsageError, unknown
+from pp_testbed.problems.downloads import SOURCES
 
 PLACE = "PP_TESTBED_DATA"
 
@@ -161,11 +163,16 @@ def _flat(x: Any) -> np.ndarray:
         return x.reshape(len(x), -1).astype(np.float32) / np.float32(scale)
 
 
+def data_directory() -> Path:
+    """Where files of data are: the user's own directory, or one of the cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get(PLACE) or Path(home) / "pp_testbed" / "data")
+
+
 def local_file(name: str) -> Path | None:
-    """The file of a set in the local directory, if there is one."""
-    place = os.environ.get(PLACE)
-    path = Path(place) / f"{name}.npz" if place else None
-    return path if path is not None and path.is_file() else None
+    """The file of a set, if it is here."""
+    path = data_directory() / f"{name}.npz"
+    return path if path.is_file() else None
 
 
 def is_here(name: str) -> bool:
@@ -174,12 +181,12 @@ def is_here(name: str) -> bool:
 
 
 def _local(name: str) -> dict[str, np.ndarray]:
-    path, place = local_file(name), os.environ.get(PLACE)
+    path = local_file(name)
     if path is None:
-        where = f"{name}.npz is not in {place} ({PLACE})" if place else f"{PLACE} is not set"
+        hint = f"`pp-testbed data fetch {name}` downloads it; or " if name in SOURCES else ""
         raise UsageError(
-            f"the data set {name} is not here: {where}. Set {PLACE} to a directory with {name}.npz, which "
-            "has arrays x and y, or x_train, y_train, x_test and y_test"
+            f"the data set {name} is not here: {name}.npz is not in {data_directory()}. {hint}set {PLACE} to "
+            f"a directory with {name}.npz, which has arrays x and y, or x_train, y_train, x_test and y_test"
         )
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -135,8 +135,6 @@ _NAME = re.compile(
     r"(?:(?P<model>[a-z]+)-)?(?P<input_dim>\d+)d(?P<words>(?:-[^/]+)?)"
     r"/T(?P<num_train>\d+)(?:-rho(?P<temperature>\d[\d.]*(?:e-\d+)?))?-s(?P<seed>\d+)"
 )
-
-
 _OWN_NAME = re.compile(
     r"(?P<file>.+\.py:\w+)@[0-9a-f]{8}(?:-(?P<input_dim>\d+)d)?/T(?P<num_train>\d+)-s(?P<seed>\d+)"
 )

@@ -107,7 +107,10 @@ def leaderboard(
             row = _summary(cells, reference, lead, columns)
             row["lacking"] = group.problem.nunique() - row["problems"]
             rows.append(head | row | paper)
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    has_exact = frame.problem[frame.excess_kl_joint.notna()].nunique()
+    table.attrs["exact"] = (has_exact, frame.problem.nunique())  # problems that have a reference, and all
+    return table
 
 
 def _places(group: pd.DataFrame, joint: str) -> dict[str, tuple[bool, float]]:
@@ -139,6 +142,14 @@ def words_on_incomplete(table: pd.DataFrame) -> str:
         f"Not on all problems: {names}. Such means do not compare with others': these come last, by their "
         "distance to the others on the problems that they have."
     )
+
+
+def words_on_exact(table: pd.DataFrame) -> str:
+    """A sentence about the problems that have a reference, if there are some and not all."""
+    known, number = table.attrs.get("exact", (0, 0))
+    if not 0 < known < number:
+        return ""
+    return f"{OPTIONAL['excess_kl_joint']} is of the {known} of {number} problems that have a reference."
 
 
 def check_baseline(baseline: str, methods: Iterable[str]) -> None:
@@ -174,6 +185,8 @@ def _summary(
     for name in [*columns, *OPTIONAL]:
         there = good[good[name].notna()] if name in OPTIONAL else good
         row[name], stderr, _ = mean_score(there, name)
+        if lead is OF_LABELS and len(there) == 1:  # what is left to chance is which rows were held out
+            stderr = there.get(name + "_stderr", there[name] * np.nan).iloc[0]
         if name != "fit_seconds":  # which the cells of a batch share
             row[name + "_stderr"] = stderr
     row["calibration_error"] = good.calibration_error.mean()

@@ -37,6 +37,7 @@ from pp_testbed.report.leaderboard import (
     versus,
     with_error,
     without_superseded,
+    words_on_exact,
     words_on_incomplete,
 )
 from pp_testbed.report.parts import Cell, Section, Table, pictures_of, sortable, table_of
@@ -146,13 +147,16 @@ def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:
     columns = lead.symbols | versus(lead, baseline) | OPTIONAL | {"calibration_error": "SBC error"}
     columns |= {name: head for name, head in columns_of(board).items() if name not in lead}
     shown = {name: head for name, head in columns.items() if board[name].notna().any()}
+    but = ", but for accuracy" if "accuracy" in shown else ""
     text = (
-        "Means over problems with standard errors across seeds; the bars show both. Lower is better, but for "
-        f"accuracy. {WORDS[lead]} exact posterior (NUTS), are paired by problem."
+        f"Means over problems with standard errors across seeds; the bars show both. Lower is better{but}. "
+        f"{WORDS[lead]} exact posterior (NUTS), are paired by problem."
     )
     if not good.duplicated(["method", "kind"]).any():
         text += " There is one seed of each kind of problem here: the errors are between all problems."
-    if words := words_on_incomplete(board):
+        if lead is OF_LABELS and good.problem.nunique() == 1:
+            text += " Of a single problem they are over the rows that were held out; run more seeds."
+    for words in filter(None, (words_on_incomplete(board), words_on_exact(board))):
         text += f" {words}"
     return Section("Leaderboard", text, [table_of("leaderboard", board, ["method", "problems"], shown)])
 
@@ -275,7 +279,7 @@ def _calibration(calibrations: Sequence[Any]) -> Section:
     title = "Calibration"
     if not calibrations:
         text = (
-            "ECE in the leaderboard is about single labels. Whether functions are calibrated is for "
+            "Calibration in the leaderboard is about single labels. Whether functions are calibrated is for "
             "simulation-based calibration to say: run `pp-testbed sbc`, and give its directory to "
             "`pp-testbed report` as `--sbc`."
         )

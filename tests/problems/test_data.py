@@ -149,12 +149,11 @@ def test_infinity_in_a_column_is_said():
 
 
 def test_a_set_that_is_not_here_says_how_to_place_it(monkeypatch, tmp_path):
-    monkeypatch.delenv("PP_TESTBED_DATA", raising=False)
-    with pytest.raises(pt.UsageError, match="sonar is not here: PP_TESTBED_DATA is not set"):
-        pt.problem(data="sonar")
     monkeypatch.setenv("PP_TESTBED_DATA", str(tmp_path))
-    with pytest.raises(pt.UsageError, match=r"sonar.npz is not in .* has arrays x and y"):
+    with pytest.raises(pt.UsageError, match=r"sonar is not here: sonar.npz is not in .* has arrays x and y"):
         pt.problem(data="sonar")
+    with pytest.raises(pt.UsageError, match="`pp-testbed data fetch mnist` downloads it"):
+        pt.problem(data="mnist")
     np.savez(tmp_path / "sonar.npz", x=np.random.default_rng(0).normal(size=(50, 60)), y=np.arange(50) % 2)
     assert pt.problem(data="sonar").task.x.shape == (40, 60)
     (tmp_path / "yacht.npz").write_bytes(b"not a file of arrays")

@@ -282,3 +282,37 @@ def test_a_program_of_a_script_is_the_same_in_a_worker(tmp_path, monkeypatch):
         __import__("sys").modules["__main__"], "__file__", "/site-packages/local.py", raising=False
     )
     assert not is_library(program)
+
+
+def conjugate(x, y=None):
+    """Linear regression with noise that is not known: normal and inverse gamma."""
+    variance = numpyro.sample("variance", dist.InverseGamma(3.0, 1.0))
+    base = numpyro.sample("base", dist.Normal(0.0, 1.0).expand((2,)).to_event(1))
+    numpyro.sample("y", dist.Normal(x @ base * jnp.sqrt(variance), jnp.sqrt(variance)), obs=y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nuts", "hmc", "mala", "mclmc"])
+def test_samplers_reach_the_exact_posterior_where_noise_is_not_known(name):
+    """β = base · σ is Student t about its mean, σ² inverse gamma: their means in closed form."""
+    problem = pt.problem(model=conjugate, input_dim=2, num_train=15, seed=4)
+    x, y = (np.asarray(part, dtype=np.float64) for part in (problem.task.x, problem.task.y))
+    precision = np.eye(2) + x.T @ x
+    mean = np.linalg.solve(precision, x.T @ y)
+    shape, rate = 3.0 + 15 / 2, 1.0 + (y @ y - mean @ precision @ mean) / 2
+    variance = rate / (shape - 1)
+    spread = np.sqrt(np.diag(np.linalg.inv(precision)) * variance)
+    chains = pt.method(name, num_draws=1000).fit(problem.keys.fit, problem.task)
+    drawn = {site: np.asarray(leaf, dtype=np.float64) for site, leaf in chains.draws.items()}
+    slopes = drawn["base"] * np.sqrt(drawn["variance"])[:, None]
+    # Of 4000 draws at least 400 are worth independent ones; MCLMC has a bias of its own, of a few percent.
+    slack = 4.5 / np.sqrt(400) + 0.05 * (name == "mclmc")
+    assert (abs(slopes.mean(axis=0) - mean) < slack * spread).all()
+    deviation = rate / (shape - 1) / np.sqrt(shape - 2)
+    assert abs(drawn["variance"].mean() - variance) < slack * deviation
+
+
+def test_elliptical_slice_sampling_says_what_it_needs():
+    problem = pt.problem(model=conjugate, input_dim=2, num_train=15)
+    with pytest.raises(pt.UsageError, match="needs independent normal priors; site variance is"):
+        pt.method("elliptical-slice", warmup=1, num_draws=10, thinning=1).fit(problem.keys.fit, problem.task)

@@ -179,3 +179,19 @@ def test_calibration_errors_become_a_column_of_their_method():
     assert "SBC error" not in render(
         pt.leaderboard(frame, calibrations=[("{}", calibrations[0][1])]), "latex"
     )
+
+
+def test_how_many_problems_have_a_reference_is_said(tmp_path):
+    from pp_testbed.report.leaderboard import words_on_exact
+
+    problems = [pt.problem("2d/T10-rho0.1-s0"), pt.problem("2d/T10-rho0.1-s77")]
+    frame = pt.run(problems, ["uniform"], tmp_path, progress=False)
+    assert "is of the 1 of 2 problems that have a reference" in words_on_exact(pt.leaderboard(frame))
+    assert words_on_exact(pt.leaderboard(frame[:1])) == ""
+
+
+def test_a_single_problem_of_data_has_the_error_of_its_rows(tmp_path):
+    frame = pt.run([pt.problem("iris/T10-s0")], ["uniform", "prior"], tmp_path, progress=False)
+    board = pt.leaderboard(frame).set_index("method")
+    own = frame.set_index("method").nll_joint_stderr
+    assert board.nll_joint_stderr["prior"] == pytest.approx(own["prior"])

@@ -222,6 +222,8 @@ def bandit(
     select = canonical(select)
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     made_model = bandit_model(model, temperature, dim, options)
+    if not made_model.num_classes:
+        raise UsageError("a reward is 0 or 1; the labels of the model are numbers")
     study = acting(methods, [Bandit(made_model, int(seed)) for seed in numbers], steps, select)
     frame = run(study, out, executor or Local(jobs), progress=progress)
     frame = frame[frame.step <= steps]

@@ -316,3 +316,16 @@ def test_elliptical_slice_sampling_says_what_it_needs():
     problem = pt.problem(model=conjugate, input_dim=2, num_train=15)
     with pytest.raises(pt.UsageError, match="needs independent normal priors; site variance is"):
         pt.method("elliptical-slice", warmup=1, num_draws=10, thinning=1).fit(problem.keys.fit, problem.task)
+
+
+def test_own_models_act_and_choose_their_data(tmp_path):
+    regrets = pt.bandit(
+        ["oracle", "mlp"], model=own.groups, steps=20, seeds=1, out=tmp_path / "b", progress=False
+    )
+    assert (regrets.status == "ok").all()
+    assert regrets[regrets.method == "oracle"].regret.max() == 0.0
+    pool = pt.Suite("own", (pt.problem(model=own.waves, num_train=40),))
+    found = pt.active(["mlp"], pool, priorities=["bald"], budgets=[5, 10], out=tmp_path / "a", progress=False)
+    assert (found.status == "ok").all()
+    with pytest.raises(pt.UsageError, match="a reward is 0 or 1"):
+        pt.bandit(["mlp"], model=own.heavy, out=tmp_path, progress=False)

@@ -75,6 +75,7 @@ def test_a_table_is_encoded_and_all_of_it_is_said():
     assert np.isfinite(np.asarray(of_data(made).task.x)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["ill", "age"])
 def test_a_table_is_judged(tmp_path, target):
     path = tmp_path / "patients.csv"
@@ -244,6 +245,7 @@ def test_active_learning_of_data(tmp_path):
         pt.active(["mlp"], numbers, priorities=["uniform"], budgets=[5, 10], out=tmp_path, progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["iris/T10-s0", "diabetes/T10-s0"])
 def test_references_of_data(name, tmp_path):
     from dataclasses import replace

@@ -93,6 +93,7 @@ def test_joint_divergence_of_a_line_is_the_gaussian_one():
     assert abs(difference.mean()) < 4.5 * difference.std(ddof=1) / np.sqrt(30) + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nuts", "full-rank", "laplace"])
 def test_methods_reach_the_exact_posterior_of_a_line(name):
     """Of a program that is no network: slopes have a normal posterior, known in closed form."""
@@ -117,6 +118,7 @@ def test_methods_reach_the_exact_posterior_of_a_line(name):
     assert (abs(draws.std(axis=0) / spread - 1) < 4.5 / np.sqrt(2 * number) + bias).all()
 
 
+@pytest.mark.slow
 def test_networks_fit_numbers():
     """On data that a network can learn, agents beat the prior by far, with noise that they learn too."""
     problem = pt.problem(model="regression", input_dim=2, num_train=300, seed=1)
@@ -253,6 +255,7 @@ def test_a_program_that_has_changed_in_memory_does_not_travel_under_its_old_name
         parts[0]("waves@00000000", *parts[1][1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["groups", "heavy"])
 def test_references_and_comparison(name, tmp_path):
     problem = pt.problem(model=f"{FILE}:{name}", num_train=15)
@@ -318,6 +321,7 @@ def test_elliptical_slice_sampling_says_what_it_needs():
         pt.method("elliptical-slice", warmup=1, num_draws=10, thinning=1).fit(problem.keys.fit, problem.task)
 
 
+@pytest.mark.slow
 def test_own_models_act_and_choose_their_data(tmp_path):
     regrets = pt.bandit(
         ["oracle", "mlp"], model=own.groups, steps=20, seeds=1, out=tmp_path / "b", progress=False

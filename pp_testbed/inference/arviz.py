@@ -22,7 +22,10 @@ def arviz() -> Any:
     """ArviZ, imported when it is first needed: it takes a second."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # 0.23 announces 1.0
-        import arviz as module
+        try:
+            import arviz as module
+        except FileNotFoundError:  # of two processes that import 0.23 for the first time of a day, one fails
+            import arviz as module
 
     return module
 

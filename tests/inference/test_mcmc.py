@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import arviz as az
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from scipy.integrate import quad
 from scipy.linalg import solve_discrete_lyapunov
 
 import pp_testbed as pt
+from pp_testbed.inference.arviz import arviz
 from pp_testbed.inference.mcmc import NUTS, Chains, EllipticalSlice, Target, normal_prior
 from pp_testbed.inference.sgmcmc import SGLD
 from pp_testbed.models.base import Task, pytree_dataclass
@@ -52,10 +52,10 @@ def exact_linear(task, power=1.0):
 
 def assert_moments(theta, mean, sd, slack=0.0):
     """Mean and sd of theta [chains, draws, ...] within 4 MCSE (plus a relative slack on the sd)."""
-    data = az.convert_to_dataset(np.asarray(theta, np.float64))
-    error_mean = az.mcse(data, method="mean")["x"].values
-    error_sd = az.mcse(data, method="sd")["x"].values
-    assert az.ess(data)["x"].values.min() > 400  # else its own errors would excuse anything
+    data = arviz().convert_to_dataset(np.asarray(theta, np.float64))
+    error_mean = arviz().mcse(data, method="mean")["x"].values
+    error_sd = arviz().mcse(data, method="sd")["x"].values
+    assert arviz().ess(data)["x"].values.min() > 400  # else its own errors would excuse anything
     found = np.asarray(theta, np.float64)
     assert (np.abs(found.mean((0, 1)) - mean) < 4 * error_mean + slack * sd).all()
     assert (np.abs(found.std((0, 1)) - sd) < 4 * error_sd + slack * sd).all()

@@ -181,7 +181,7 @@ def _paired(terms: Terms, reference: Any) -> dict[str, float]:
             f"excess_{field}", values - reference.terms[name], deviations, reference.deviations[name]
         )
         bias = jackknife(deviations.reshape(len(deviations), -1).mean(axis=1))[0]
-        known = reference.scores.values.get(name + "_bias")
+        known = getattr(reference.scores, name + "_bias", None)
         other = reference.deviations[name].astype(np.float32)
         exact_bias = jackknife(other.reshape(len(other), -1).mean(axis=1))[0] if known is None else known
         result[f"excess_{field}_bias"] = float(bias) - float(exact_bias)

@@ -8,9 +8,8 @@ import typer
 
 from pp_testbed.cli import options as given
 from pp_testbed.cli.app import command
-from pp_testbed.cli.output import (
-    list_rows,
-)
+from pp_testbed.cli.output import list_rows
+from pp_testbed.errors import UsageError
 
 
 @command()
@@ -45,7 +44,13 @@ def suites(
 
     rows: list[dict[str, Any]] = []
     for name, (summary, _) in SUITES.items():
-        problems = [problem.name for problem in suite(name)]
+        try:
+            problems = [problem.name for problem in suite(name)]
+        except UsageError as error:  # of data that are not here
+            rows.append(
+                {"suite": name, "problems": 0, "what it is": f"{summary}; {str(error).partition(':')[0]}"}
+            )
+            continue
         row = {"suite": name, "problems": len(problems), "what it is": summary}
         rows.append(row | ({"names": problems} if verbose else {}))
     list_rows(rows, format, "names")

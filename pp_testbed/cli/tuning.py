@@ -9,9 +9,7 @@ import typer
 
 from pp_testbed.cli import options as given
 from pp_testbed.cli.app import command, errors, escaped
-from pp_testbed.cli.output import (
-    print_table,
-)
+from pp_testbed.cli.output import print_table
 from pp_testbed.errors import UsageError
 
 
@@ -21,6 +19,9 @@ def _check_save(save: Path | None) -> None:
         raise UsageError(f"--save {save}: expected a .json file in a directory that is there")
 
 
+Metric = Annotated[
+    str, typer.Option(help="The mean score to minimise; kl_aggregate, of data nll_joint, if not given.")
+]
 Save = Annotated[
     Path | None,
     typer.Option(help="Put the best options into this JSON file.", callback=given.plainly(_check_save)),
@@ -30,10 +31,13 @@ Save = Annotated[
 @command()
 def tune(
     method: Annotated[str, typer.Option(help="A name, or my_file.py:NAME.")],
-    suite: Annotated[str, typer.Option(help="Its grid with the seeds 1000 and 1001 is used.")] = "2d",
+    suite: Annotated[
+        str, typer.Option(help="Its problems with other seeds; of data, parts of what is learnt from.")
+    ] = "2d",
     sampler: Annotated[str, typer.Option(help="grid, random, tpe or gp.")] = "grid",
     trials: Annotated[int | None, typer.Option(min=1, help="In all; the grid, or 30, if not given.")] = None,
-    metric: Annotated[str, typer.Option(help="The mean score to minimise, such as nll.")] = "kl_aggregate",
+    metric: Metric = "",
+    by: Annotated[str, typer.Option(help="Choose for each of these facts, as in input_dim,num_train.")] = "",
     grid: Annotated[
         list[str] | None,
         typer.Option(help="Vary these, as in l2=0.1,1,10 (; for lists), not the method's sweep."),
@@ -55,9 +59,9 @@ def tune(
 
       pp-testbed tune --method hypermodel
 
-      pp-testbed tune --method bbb --sampler tpe --trials 30
-
       pp-testbed tune --method my_method.py:METHOD --grid learning_rate=1e-3,1e-2
+
+      pp-testbed tune --method mlp --suite tabular --metric nll --by model,num_train,seed --save mine.json
     """
     from pp_testbed.inference.registry import read_presets
     from pp_testbed.studies.tune import parse_grid
@@ -74,6 +78,7 @@ def tune(
         sampler=sampler,
         trials=trials,
         metric=metric,
+        by=given.names(by),
         study=study,
         grid=parse_grid(grid or []),
         seed=seed,

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.options import Method, with_options
 
+Facts = dict[str, Any]
+
 
 class Entry(NamedTuple):
     """Where a registered method lives, what it changes of its class's defaults, and what it is."""
@@ -89,13 +91,18 @@ METHODS = {
 }
 
 
-def method(name: str, /, *, preset: str = "tuned", **options: Any) -> Method:
+SHIPPED = ("tuned", "highdim", "data")  # files of presets, in the package's data
+
+
+def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, **options: Any) -> Method:
     """A registered method by its name, with some of its hyperparameters changed.
 
     Args:
         preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; "paper",
-            the published defaults (of methods that are not in the paper, their classes'); or a JSON file
-            that `pp-testbed tune --save` wrote, over the tuned ones.
+            the published defaults (of methods that are not in the paper, their classes'); "highdim" or
+            "data", the best for each kind of problem of those suites; or a JSON file that `pp-testbed tune
+            --save` wrote. The last three are over the tuned ones.
+        facts: of the problem that it is for, where a preset has other options for each kind of problem.
 
     Examples:
         >>> method("ensemble", size=30).size
@@ -109,19 +116,35 @@ def method(name: str, /, *, preset: str = "tuned", **options: Any) -> Method:
     presets = read_presets(preset)
     if preset not in ("tuned", "paper"):
         presets = read_presets("tuned") | presets
-    found = presets.get(name)
-    return with_options(with_options(made, found["options"]) if found else made, options)
+    return with_options(with_options(made, options_for(presets.get(name, {}), facts or {})), options)
+
+
+def options_for(entry: Facts, facts: Facts) -> Facts:
+    """The options of an entry of presets for a problem: those of the first group whose facts it has.
+
+    Examples:
+        >>> small = {"facts": {"num_train": 10}, "options": {"l2": "3.0"}}
+        >>> options_for({"options": {"l2": "1.0"}, "where": [small]}, {"num_train": 10, "seed": 0})
+        {'l2': '3.0'}
+    """
+    for group in entry.get("where", ()):
+        if group["facts"].items() <= facts.items():
+            return group["options"]
+    return entry.get("options", {})
 
 
 def read_presets(preset: str | Path) -> dict[str, dict[str, Any]]:
-    """What tuning found, by method: `options`, `score`, `stderr`, `metric`, `suite`, `trials`, `version`."""
+    """What tuning found, by method: `options`, `score`, `stderr`, `metric`, `suite`, `trials`, `version`.
+
+    Where it was tuned for each kind of problem, `where` has groups of `facts` and `options`.
+    """
     if preset == "paper":
         return {}
     source: Any = Path(preset)
-    if preset == "tuned":
-        source = files("pp_testbed").joinpath("data", "tuned.json")
+    if preset in SHIPPED:
+        source = files("pp_testbed").joinpath("data", f"{preset}.json")
     elif source.suffix != ".json":
-        raise unknown("preset", str(preset), ("tuned", "paper"))
+        raise unknown("preset", str(preset), ("paper", *SHIPPED))
     try:
         found = json.loads(source.read_text() if source.is_file() else "")
     except (OSError, ValueError, RecursionError) as error:

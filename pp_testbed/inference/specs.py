@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.options import method_name, with_options
-from pp_testbed.inference.registry import METHODS, method
+from pp_testbed.inference.registry import METHODS, method, read_presets
 from pp_testbed.models.base import as_pytree
 from pp_testbed.models.user_files import FileObject
 
@@ -33,10 +34,18 @@ class MethodSpec:
     preset: str = "tuned"
     source: str = ""
 
-    def resolve(self) -> Any:
+    @property
+    def preset_by_facts(self) -> str:
+        """The name of the preset, if its options depend on the problem; else nothing."""
+        is_registered = self.text in METHODS and self.preset != "paper"
+        entry = read_presets(self.preset).get(self.text, {}) if is_registered else {}
+        return Path(self.preset).stem if "where" in entry else ""
+
+    def resolve(self, facts: dict[str, Any] | None = None) -> Any:
+        """The method, as it is for a problem of such facts."""
         options: dict[str, Any] = dict(self.options)
         if self.text in METHODS:
-            return method(self.text, preset=self.preset, **options)
+            return method(self.text, preset=self.preset, facts=facts, **options)
         item = FileObject.parse(self.text)
         if item is None:
             raise unknown("method", self.text, METHODS)
@@ -51,11 +60,11 @@ def sent(item: Any, made: Any) -> Any:
     return replace(spec, source=file.with_source().source) if file else made
 
 
-def resolve(item: Any) -> Any:
-    """A method from its name, from its specification, or itself."""
+def resolve(item: Any, facts: dict[str, Any] | None = None) -> Any:
+    """A method from its name, from its specification (for a problem of such facts), or itself."""
     if isinstance(item, str):
         item = MethodSpec(item)
-    made = item.resolve() if isinstance(item, MethodSpec) else as_pytree(item)
+    made = item.resolve(facts) if isinstance(item, MethodSpec) else as_pytree(item)
     if isinstance(made, type) and callable(getattr(made, "fit", None)):
         raise UsageError(f"{made.__name__} is a class: make an instance of it, METHOD = {made.__name__}()")
     if not callable(getattr(made, "fit", None)):

@@ -127,6 +127,11 @@ class BaseProblem(Named):
         """Rows that are held out; none where the truth is an environment."""
         return 0
 
+    @property
+    def tuned_on(self) -> tuple[BaseProblem, ...]:
+        """The problems that methods are tuned on for it, which are never reported."""
+        raise NotImplementedError
+
     @cached_property
     def _drawn(self) -> tuple[Task, Any]:
         return self.draw(self.num_train)

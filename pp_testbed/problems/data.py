@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import re
 import warnings
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pp_testbed.errors import UsageError
+from pp_testbed.errors import UsageError, unknown
 from pp_testbed.models.base import HeldOut, Task
 from pp_testbed.models.mlp import GenerativeMLP
 from pp_testbed.models.own import OwnModel
 from pp_testbed.models.regression import RegressionMLP
 from pp_testbed.problems.base import BaseProblem, key_of
-from pp_testbed.problems.datasets import SETS, DataSet, data_set, kinds_of_rows
+from pp_testbed.problems.datasets import SETS, DataSet, data_set
 from pp_testbed.problems.synthetic import MODELS, family, make_model
 
 TEST_SHARE = 0.2
+VALIDATION_ROWS = 2000  # at most, of the part of training data that tuning looks at
+STANDARD, VALIDATION, GAL = SPLITS = "", "validation", "gal"  # what is held out: see `split_rows`
 HIDDEN = (50,)  # units of the network, as is usual for tables; NUTS takes a minute on 1000 rows
 TEMPERATURE = 0.1  # of the network that classes are explained by, unless another is given
 
@@ -42,50 +44,56 @@ class DataProblem(BaseProblem):
     """
 
     data: DataSet
+    split: str = STANDARD
 
     @property
     def group(self) -> str:
         """The data set."""
         return self.data.name
 
-    @property
+    @cached_property
     def kind(self) -> str:
-        """What it is but for its seed: the data, the model if it is not the usual one, and T."""
+        """What it is but for its seed: the data, the model if not the usual, T, and another split."""
         model = [] if _is_usual(self.model, self.data) else [family(self.model), *self.model.settings]
-        return "/".join(["+".join([self.data.name, *model]), f"T{self.num_train}"])
+        split = [self.split] if self.split else []
+        is_all = self.num_train == len(split_rows(self.data, self.seed, self.split).train)
+        number = "all" if is_all else str(self.num_train)  # how many all are may depend on the seed
+        return "/".join(["+".join([self.data.name, *model]), "-".join([f"T{number}", *split])])
 
     @cached_property
-    def _parts(self) -> tuple[np.ndarray, np.ndarray, HeldOut]:
-        """Training data in their order, standardised, and what is held out."""
-        train, test = split(self.data, self.seed)
-        if self.num_train > len(train[0]):
-            raise UsageError(
-                f"{self.data.name} has {len(train[0])} training data; {self.num_train} are asked for"
-            )
-        x, x_test = standardised(train[0], test[0])
-        y, y_test = train[1], test[1]
+    def num_test(self) -> int:
+        """Rows that are held out."""
+        return len(split_rows(self.data, self.seed, self.split).y_test)
+
+    @property
+    def tuned_on(self) -> tuple[DataProblem, ...]:
+        """What methods are tuned on for it: a part of its training data is held out, and never its test part.
+
+        Where a test part is standard, all seeds have the same one, and one of them is enough.
+        """
+        seed = self.seed if self.data.x_test is None else 0
+        number = len(split_rows(self.data, seed, VALIDATION).train)
+        return (replace(self, num_train=min(self.num_train, number), seed=seed, split=VALIDATION),)
+
+    def draw(self, num_rows: int | None = None) -> tuple[Task, HeldOut]:
+        """The task, padded to so many rows (`padded_size` if None), and what is held out."""
+        parts = split_rows(self.data, self.seed, self.split)
+        scales = _moments(self.data, self.seed, self.split)
+        rows = parts.train[np.arange(num_rows or self.padded_size) % self.num_train]
+        x, x_test = (standardised(part, *scales) for part in (self.data.x[rows], parts.x_test))
+        y, y_test = self.data.y[rows], parts.y_test
         if not self.data.num_classes:
-            mean, spread = y.mean(), y.std()
+            every = self.data.y[parts.train]
+            mean, spread = every.mean(), every.std()
             if spread == 0:
                 raise UsageError(
-                    f"all labels of the training part of {self.name} are {y[0]:g}: try another seed"
+                    f"all labels of the training part of {self.name} are {every[0]:g}: try another seed"
                 )
             y, y_test = (y - mean) / spread, (y_test - mean) / spread
         truth = HeldOut(
             jnp.asarray(x_test), jnp.asarray(y_test), self.model.likelihood, self.data.num_classes
         )
-        return x, y, truth
-
-    @property
-    def num_test(self) -> int:
-        """Rows that are held out."""
-        return len(self._parts[2].y)
-
-    def draw(self, num_rows: int | None = None) -> tuple[Task, HeldOut]:
-        """The task, padded to so many rows (`padded_size` if None), and what is held out."""
-        x, y, truth = self._parts
-        rows = np.arange(num_rows or self.padded_size) % self.num_train
-        return Task(self.model, jnp.asarray(x[rows]), jnp.asarray(y[rows]), self.num_train), truth
+        return Task(self.model, jnp.asarray(x), jnp.asarray(y), self.num_train), truth
 
     @property
     def environment(self) -> HeldOut:
@@ -96,45 +104,93 @@ class DataProblem(BaseProblem):
 
     def __reduce__(self) -> tuple[Any, ...]:
         data = self.data.name if self.data.is_named else self.data
-        return _again, (self.model, self.num_train, self.seed, data)
+        return _again, (self.model, self.num_train, self.seed, data, self.split)
 
 
-def _again(model: Any, num_train: int, seed: int, data: Any) -> DataProblem:
-    return DataProblem(model, num_train, seed, data_set(data) if isinstance(data, str) else data)
+def _again(model: Any, num_train: int, seed: int, data: Any, split: str) -> DataProblem:
+    return DataProblem(model, num_train, seed, data_set(data) if isinstance(data, str) else data, split)
 
 
-def split(data: DataSet, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Inputs and labels of the training part, and of the test part, standard or a fifth of rows."""
+class Split(NamedTuple):
+    """Which rows of a set are learnt from, in their order, and what is held out."""
+
+    train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+@lru_cache(maxsize=8)
+def split_rows(data: DataSet, seed: int, how: str = STANDARD) -> Split:
+    """The training rows of a set, in their order, and the test part: standard, or a fifth of the rows.
+
+    Args:
+        how: "" as above; "validation", where the last fifth of those training rows, at most
+            `VALIDATION_ROWS`, is held out and the test part left alone; or "gal", the published splits of
+            regression sets.
+    """
+    if how == GAL:
+        train, test = gal_split(len(data.y), seed)
+        return Split(train, data.x[test], data.y[test])
     order = np.asarray(jax.random.permutation(key_of(f"{data.name}-s{seed}"), len(data.y)))
     if data.x_test is not None and data.y_test is not None:
-        return (data.x[order], data.y[order]), (data.x_test, data.y_test)
-    test = held_out_rows(data.x, order)
-    train = order[~np.isin(order, test)]
-    return (data.x[train], data.y[train]), (data.x[test], data.y[test])
+        rows = Split(order, data.x_test, data.y_test)
+    else:
+        test = held_out_rows(data, order)
+        rows = Split(order[~np.isin(order, test)], data.x[test], data.y[test])
+    if how == VALIDATION:
+        test = held_out_rows(data, rows.train[::-1], VALIDATION_ROWS)
+        return Split(rows.train[~np.isin(rows.train, test)], data.x[test], data.y[test])
+    return rows
 
 
-def held_out_rows(x: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """A fifth of the rows, the first of an order, and all that equal one: none of them was learnt from.
+def held_out_rows(data: DataSet, order: np.ndarray, most: int | None = None) -> np.ndarray:
+    """A fifth of some rows, the first of an order, and all that equal one: none of them was learnt from.
 
     Where most rows are there several times, as in a table of a few categories, equal ones are not the same
     case.
     """
-    kinds, are_cases = kinds_of_rows(x)
-    first = order[: max(1, round(TEST_SHARE * len(order)))]
+    kinds, are_cases = data.kinds
+    first = order[: max(1, min(round(TEST_SHARE * len(order)), most or len(order)))]
     return order[np.isin(kinds[order], kinds[first])] if are_cases else first
 
 
-def standardised(x: np.ndarray, x_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Columns in units of the training part's mean and standard deviation, a missing value at its mean.
+def gal_split(num_rows: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Training and test rows of one of the 20 splits (5 of protein) of the published regression benchmark.
 
-    A column that is constant there says nothing, and is 0.
+    Of Hernández-Lobato and Adams, 2015, as Gal and Ghahramani, 2016, published them: a tenth is held out;
+    all splits are drawn one after another by NumPy's generator of seed 1.
     """
-    with warnings.catch_warnings():  # of a column that is missing in all of the training part
+    generator = np.random.RandomState(1)
+    for _ in range(number + 1):
+        order = generator.choice(num_rows, num_rows, replace=False)
+    cut = round(0.9 * num_rows)
+    return order[:cut], order[cut:]
+
+
+@lru_cache(maxsize=256)
+def _moments(data: DataSet, seed: int, how: str) -> tuple[np.ndarray, np.ndarray]:
+    return moments(data.x[np.sort(split_rows(data, seed, how).train)])
+
+
+def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of each column, and what it is multiplied by to have a standard deviation of 1.
+
+    A column that is constant says nothing, and is multiplied by 0.
+    """
+    with warnings.catch_warnings():  # of a column that is missing everywhere
         warnings.simplefilter("ignore", RuntimeWarning)
-        mean, spread = np.nanmean(x, axis=0, dtype=np.float64), np.nanstd(x, axis=0, dtype=np.float64)
-    scale = np.where(spread > 1e-7 * np.abs(mean) + 1e-30, 1.0 / np.where(spread > 0, spread, 1.0), 0.0)
-    made = (np.nan_to_num((part - mean) * scale).astype(np.float32) for part in (x, x_test))
-    return next(made), next(made)
+        mean = np.asarray(np.nanmean(x, axis=0, dtype=np.float64))
+        blocks = np.array_split(x, 1 + x.size // 2**24)  # in double precision a large set is twice as large
+        squares = np.sum([np.nansum((block - mean) ** 2, axis=0) for block in blocks], axis=0)
+        spread = np.sqrt(squares / np.sum(~np.isnan(x), axis=0))
+    known = spread > 1e-7 * np.abs(mean) + 1e-30
+    return mean, np.where(known, 1.0 / np.where(spread > 0, spread, 1.0), 0.0)
+
+
+def standardised(x: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Columns in units of the training part's mean and standard deviation, a missing value at its mean."""
+    blocks = np.array_split(x, 1 + x.size // 2**24)
+    return np.concatenate([np.nan_to_num((block - mean) * scale).astype(np.float32) for block in blocks])
 
 
 def _is_usual(model: Any, data: DataSet) -> bool:
@@ -158,6 +214,7 @@ def of_data(
     seed: int = 0,
     model: Any = None,
     temperature: float | None = None,
+    split: str = STANDARD,
 ) -> DataProblem:
     """A problem of a data set.
 
@@ -167,7 +224,10 @@ def of_data(
         seed: of the split and the order of data.
         model: a NumPyro program, or `file.py:NAME`; the testbed's network if None.
         temperature: of that network; 0.1 if None.
+        split: what is held out, if not the test part: "validation" or "gal", see `split_rows`.
     """
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
     data = data_set(data) if isinstance(data, str) else data
     made = (
         usual_model(data, temperature)
@@ -179,11 +239,11 @@ def of_data(
     if made.num_classes != data.num_classes:
         of = [f"{one} classes" if one else "numbers" for one in (made.num_classes, data.num_classes)]
         raise UsageError(f"the model's labels are {of[0]}; those of {data.name} are {of[1]}")
-    x = split(data, seed)[0][0]
-    number = len(x) if num_train is None else num_train
-    if number > len(x):
-        raise UsageError(f"{data.name} has {len(x)} training data; {number} are asked for")
-    return DataProblem(made, number, seed, data)
+    most = len(split_rows(data, seed, split).train)
+    number = most if num_train is None else num_train
+    if number > most:
+        raise UsageError(f"{data.name} has {most} training data; {number} are asked for")
+    return DataProblem(made, number, seed, data, split)
 
 
 def _own_inputs(model: Any, data: DataSet) -> dict[str, Any]:
@@ -192,10 +252,10 @@ def _own_inputs(model: Any, data: DataSet) -> dict[str, Any]:
         return {}
     if isinstance(model, str) and model in MODELS:
         raise UsageError(f"the model of data is a program, as my_model.py:MODEL, and not {model!r}")
-    return {"x": standardised(data.x, data.x)[0]}
+    return {"x": standardised(data.x, *moments(data.x))}
 
 
-_NAME = re.compile(r"(?P<data>\w+)/T(?P<num_train>\d+)-s(?P<seed>\d+)")
+_NAME = re.compile(r"(?P<data>\w+)/T(?P<num_train>\d+|all)(?:-(?P<split>[a-z]+))?-s(?P<seed>\d+)")
 
 
 def of_name(name: str) -> DataProblem | None:
@@ -203,4 +263,5 @@ def of_name(name: str) -> DataProblem | None:
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None or match["data"] not in SETS:
         return None
-    return of_data(match["data"], num_train=int(match["num_train"]), seed=int(match["seed"]))
+    number = None if match["num_train"] == "all" else int(match["num_train"])
+    return of_data(match["data"], num_train=number, seed=int(match["seed"]), split=match["split"] or STANDARD)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,10 @@ import numpy as np
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.problems.downloads import SOURCES
+from pp_testbed.problems.shifts import shot_noise
 
 PLACE = "PP_TESTBED_DATA"
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +37,7 @@ class DataSet:
         num_classes: K, or 0 of numbers.
         x_test, y_test: a part that is only for tests, if there is a standard one.
         is_named: whether it can be found again by its name.
+        shape: of an input before it was made a row, such as (28, 28).
         columns: the names of the columns, if they have some.
         notes: what was done to make it of a table, in words.
     """
@@ -45,6 +49,7 @@ class DataSet:
     x_test: np.ndarray | None = None
     y_test: np.ndarray | None = None
     is_named: bool = False
+    shape: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -52,6 +57,11 @@ class DataSet:
     def num_columns(self) -> int:
         """How many inputs a row has."""
         return int(np.prod(self.x.shape[1:]))
+
+    @cached_property
+    def kinds(self) -> tuple[np.ndarray, bool]:
+        """Which rows are equal: see `kinds_of_rows`."""
+        return kinds_of_rows(self.x)
 
 
 class Entry(NamedTuple):
@@ -62,10 +72,23 @@ class Entry(NamedTuple):
     columns: int
     num_classes: int
     bundled: str = ""  # scikit-learn's loader
+    made_of: tuple[str, str] = ("", "")  # another set, and what is done to it: see `MAKERS`
 
 
 def _table(rows: int, columns: int, num_classes: int, summary: str, bundled: str = "") -> Entry:
     return Entry(summary, rows, columns, num_classes, bundled)
+
+
+def _as_classes(arrays: Arrays) -> Arrays:
+    return arrays | {"y": arrays["y"].astype(int)}
+
+
+def _with_shot_noise(arrays: Arrays) -> Arrays:
+    rows = {part: shot_noise(arrays[part], seed) for seed, part in enumerate(("x_train", "x_test"))}
+    return arrays | rows
+
+
+MAKERS: dict[str, Callable[[Arrays], Arrays]] = {"classes": _as_classes, "shot noise": _with_shot_noise}
 
 
 SETS = {
@@ -77,6 +100,12 @@ SETS = {
     "german_credit": _table(1000, 24, 2, "good and bad credits; the numeric version"),
     "wine_quality_white": _table(4898, 11, 0, "quality of white wines, a number"),
     "wine_quality_red": _table(1599, 11, 0, "quality of red wines, a number"),
+    "wine_quality": Entry(
+        "quality of white wines, as seven classes", 4898, 11, 7, "", ("wine_quality_white", "classes")
+    ),
+    "adult": _table(48842, 108, 2, "income above 50,000; the census of 1994"),
+    "covertype": _table(581012, 54, 7, "kinds of forest, by maps"),
+    "wdbc": _table(569, 30, 2, "malignant or benign; KEEL's copy, of three decimals"),
     "sonar": _table(208, 60, 2, "mines or rocks, by sonar"),
     "ionosphere": _table(351, 33, 2, "radar returns, good or bad"),
     "satimage": _table(6435, 36, 6, "soils, by satellite"),
@@ -93,13 +122,20 @@ SETS = {
     "mnist": _table(70000, 784, 10, "handwritten digits of 28 x 28 pixels"),
     "fashion_mnist": _table(70000, 784, 10, "clothes of 28 x 28 pixels"),
     "usps": _table(9298, 256, 10, "digits of envelopes, 16 x 16 pixels"),
+    "cifar10": _table(60000, 3072, 10, "photographs of 32 x 32 pixels in colours"),
+    "mnist_shot_noise": Entry(
+        "mnist with shot noise of severity 5", 70000, 784, 10, "", ("mnist", "shot noise")
+    ),
 }
 
 
 # The first digits of the SHA-256 of their arrays, as they are known; a file with others is another set.
 DIGESTS = {
+    "adult": "53568ce5",
     "boston": "209f4611",
+    "cifar10": "6b3883dc",
     "concrete": "5633c929",
+    "covertype": "f5fcda7d",
     "energy": "4f07b376",
     "fashion_mnist": "ece17261",
     "german_credit": "89991cac",
@@ -114,13 +150,14 @@ DIGESTS = {
     "satimage": "8733fc7b",
     "sonar": "84f9230e",
     "usps": "c342bdef",
+    "wdbc": "0b7a2fec",
     "wine_quality_red": "0ddcf5da",
     "wine_quality_white": "b4e4535a",
     "yacht": "06d30795",
 }
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def data_set(name: str) -> DataSet:
     """A data set by its name.
 
@@ -131,13 +168,7 @@ def data_set(name: str) -> DataSet:
     if name not in SETS:
         raise unknown("data set", name, SETS)
     entry = SETS[name]
-    if entry.bundled:
-        from sklearn import datasets
-
-        found = getattr(datasets, entry.bundled)()
-        arrays = {"x": found.data, "y": found.target}
-    else:
-        arrays = _local(name)
+    arrays = _arrays_of(name)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         parts = [arrays[key] for key in ("x_train", "y_train", "x_test", "y_test")]
     elif {"x", "y"} <= arrays.keys():
@@ -147,12 +178,28 @@ def data_set(name: str) -> DataSet:
         raise UsageError(f"{name}.npz has {', '.join(arrays)}; expected {expected}")
     if not entry.num_classes:
         parts[1::2] = [np.asarray(labels, dtype=np.float32) for labels in parts[1::2]]
-    made = own_set(parts[0], parts[1], *parts[2:], name=name)
+    made = set_of(*parts, name=name)
     if (made.num_columns, made.num_classes) != (entry.columns, entry.num_classes):
         has = f"{made.num_columns} columns and {made.num_classes} classes"
         raise UsageError(f"{name}.npz has {has}; expected {entry.columns} and {entry.num_classes}")
-    is_known = bool(entry.bundled) or made.name == f"{name}@{DIGESTS.get(name)}"
+    is_known = bool(entry.bundled or entry.made_of[0]) or made.name == f"{name}@{DIGESTS.get(name)}"
     return replace(made, name=name if is_known else made.name, is_named=is_known)
+
+
+def _arrays_of(name: str) -> Arrays:
+    """What a set is made of: scikit-learn's, a file's, or another set's."""
+    entry = SETS[name]
+    source, maker = entry.made_of
+    if source:
+        if not data_set(source).is_named:
+            raise UsageError(f"{name} is made of {source}, and {source}.npz has other data than are known")
+        return MAKERS[maker](_arrays_of(source))
+    if not entry.bundled:
+        return _local(name)
+    from sklearn import datasets
+
+    found = getattr(datasets, entry.bundled)()
+    return {"x": found.data, "y": found.target}
 
 
 def _flat(x: Any) -> np.ndarray:
@@ -177,7 +224,7 @@ def local_file(name: str) -> Path | None:
 
 def is_here(name: str) -> bool:
     """Whether a set can be read."""
-    return bool(SETS[name].bundled) or local_file(name) is not None
+    return bool(SETS[name].bundled) or local_file(SETS[name].made_of[0] or name) is not None
 
 
 def _local(name: str) -> dict[str, np.ndarray]:
@@ -199,6 +246,16 @@ def own_set(
     x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, name: str = "data", **details: Any
 ) -> DataSet:
     """Data of one's own, checked: classes if y is of whole numbers or words, else numbers."""
+    made = set_of(x, y, x_test, y_test, name=name, **details)
+    if made.x_test is not None:
+        _check_apart(made.x, made.x_test)
+    return made
+
+
+def set_of(
+    x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, name: str = "data", **details: Any
+) -> DataSet:
+    """As `own_set`, of data whose test part is known to be apart."""
     x, y = np.asarray(x), np.asarray(y)
     x_test, y_test = (None if part is None else np.asarray(part) for part in (x_test, y_test))
     if (x_test is None) != (y_test is None):
@@ -208,8 +265,6 @@ def own_set(
     known = np.unique(labels)
     if len(known) == 1:
         raise UsageError(f"all labels are {known[0]!r}: there is nothing to learn")
-    if test_rows is not None:
-        _check_apart(rows, test_rows)
     is_number = np.issubdtype(labels.dtype, np.floating)
     if not is_number:
         if test_labels is not None and (new := sorted(set(test_labels.tolist()) - set(known.tolist()))):
@@ -224,7 +279,7 @@ def own_set(
         0 if is_number else len(known),
         test_rows,
         None if test_labels is None else test_labels.astype(kind),
-        **details,
+        **{"shape": x.shape[1:], **details},
     )
 
 
@@ -235,10 +290,13 @@ def _digest(*parts: np.ndarray | None) -> str:
 
 
 def kinds_of_rows(x: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Which rows [N] are equal, and whether equal ones are one case: not where most have an equal."""
-    given = np.nan_to_num(x, nan=float(np.finfo(np.float32).max))
-    distinct, kinds = np.unique(given.reshape(len(x), -1), axis=0, return_inverse=True)
-    return kinds.reshape(-1), len(distinct) >= len(x) / 2
+    """A number for each row [N], the same for equal ones, and whether those are one case: not where most
+    have an equal.
+    """
+    given = np.nan_to_num(x, nan=float(np.finfo(np.float32).max)) + 0.0  # of -0 and 0 one
+    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in given]
+    kinds = np.frombuffer(b"".join(digests), dtype=np.uint64)
+    return kinds, len(np.unique(kinds)) >= len(x) / 2
 
 
 def _check_apart(x: np.ndarray, x_test: np.ndarray) -> None:

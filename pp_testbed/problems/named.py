@@ -20,6 +20,7 @@ def problem(
     model: Any = None,
     data: Any = None,
     test: Any = None,
+    split: str = "",
     **options: Any,
 ) -> Any:
     """One problem, by its name or by what it is: of a generative model, or of data.
@@ -33,6 +34,8 @@ def problem(
         data: `(x, y)`, a set of `pt.read_table`, or the name of one: the truth is then labels that are held
             out.
         test: `(x, y)` of a test part; if None a fifth of the rows is held out.
+        split: what is held out, if not a fifth or the test part: "validation", a part of the training data;
+            or "gal", the published splits of regression sets, whose number is the seed.
         options: of the model, such as `input_dim=10, num_classes=3, hidden=(20, 20)`; of a program its
             `input_dim`, or inputs `x` of which problems draw theirs.
 
@@ -43,13 +46,17 @@ def problem(
     if name is not None:
         return of_name(name)
     if data is None:
+        if split:
+            raise UsageError(f"split {split} is of data; expected data, as in data='boston'")
         number, kind = 100 if num_train is None else num_train, "mlp" if model is None else model
         return synthetic.of_model(kind, num_train=number, temperature=temperature, seed=seed, **options)
     if options:
         raise UsageError(f"a problem of data has no option {', '.join(options)}; expected a model that has")
     if not isinstance(data, DataSet | str):
         data = own_set(*_pair(data, "data"), *(() if test is None else _pair(test, "test")))
-    return real.of_data(data, num_train=num_train, seed=seed, model=model, temperature=temperature)
+    return real.of_data(
+        data, num_train=num_train, seed=seed, model=model, temperature=temperature, split=split
+    )
 
 
 def _pair(given: Any, what: str) -> tuple[Any, Any]:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pp_testbed.errors import UsageError, unknown
+from pp_testbed.errors import unknown
 from pp_testbed.models.mlp import ACTIVATIONS
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.named import problem
-from pp_testbed.problems.synthetic import Problem
+from pp_testbed.problems.synthetic import TUNING_SEEDS
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,6 @@ def _collection(wanted: Any) -> Collection[Any]:
     return wanted if isinstance(wanted, Collection) and not isinstance(wanted, str) else (wanted,)
 
 
-TUNING_SEEDS = (1000, 1001)  # never reported
 GRID_T = (1, 3, 10, 30, 100, 300, 1000)
 GRID_RHO = (0.01, 0.1, 0.5)
 
@@ -118,6 +117,44 @@ def _tabular() -> list[BaseProblem]:
     ]
 
 
+TABLES = (
+    *("iris", "wine_quality", "german_credit", "adult", "covertype", "letter", "satimage", "phoneme"),
+    *("sonar", "ionosphere", "wdbc", "digits"),
+)
+IMAGES = ("mnist", "fashion_mnist", "mnist_shot_noise", "usps", "cifar10")
+UCI = (
+    "boston",
+    "concrete",
+    "energy",
+    "kin8nm",
+    "naval",
+    "power_plant",
+    "protein",
+    "wine_quality_red",
+    "yacht",
+)
+SIZES = (10, 100, 1000)  # and all
+
+
+def _of_sets(names: Collection[str]) -> list[BaseProblem]:
+    """Of 10, 100, 1000 and all training data, where there are more."""
+    whole = [problem(data=name, seed=seed) for name in names for seed in range(5)]
+    return [
+        problem(data=one.group, num_train=number, seed=one.seed)
+        for one in whole
+        for number in (*(size for size in SIZES if size < one.num_train), one.num_train)
+    ]
+
+
+def _uci() -> list[BaseProblem]:
+    """The published splits: 20 of each, 5 of protein."""
+    return [
+        problem(data=name, seed=seed, split="gal")
+        for name in UCI
+        for seed in range(5 if name == "protein" else 20)
+    ]
+
+
 SUITES: dict[str, tuple[str, Callable[[], list[BaseProblem]]]] = {
     "smoke": (
         "two small problems, for trying things out",
@@ -130,6 +167,10 @@ SUITES: dict[str, tuple[str, Callable[[], list[BaseProblem]]]] = {
     "decisions": ("the dimensions of the bandits, rho = 0.1: 1, 10, 100 data per dimension", _decisions),
     "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
     "tabular": ("five tables that come with scikit-learn: 10, 100 and all data, labels held out", _tabular),
+    "tables": ("twelve tables of classes: 10, 100, 1000 and all data", lambda: _of_sets(TABLES)),
+    "images": ("five sets of images: 10, 100, 1000 and all data", lambda: _of_sets(IMAGES)),
+    "numbers": ("nine regression sets: 10, 100, 1000 and all data", lambda: _of_sets(UCI)),
+    "uci": ("the same nine on their published splits, a tenth held out", _uci),
     "activations": (
         "generative models with each activation",
         lambda: _variants([{"activation": activation} for activation in ACTIVATIONS]),
@@ -153,15 +194,13 @@ def suite(name: str) -> Suite:
     return Suite(name, tuple(SUITES[name][1]()))
 
 
-def tuning_suite(name: str) -> Suite:
-    """The problems that methods are tuned on: those of a suite, with seeds 1000 and 1001 instead.
+def tuning_suite(reported: Suite) -> Suite:
+    """The problems that methods are tuned on: of environments with seeds 1000 and 1001 instead, of data with
+    a part of the training data held out.
 
     Examples:
-        >>> tuning_suite("2d")[0].name
-        '2d/T1-rho0.01-s1000'
+        >>> tuning_suite(suite("2d"))[0].name, tuning_suite(suite("tabular"))[0].name
+        ('2d/T1-rho0.01-s1000', 'iris/T10-validation-s0')
     """
-    if any(problem.num_test for problem in suite(name)):
-        raise UsageError(f"suite {name} is of data; expected one of environments")
-    kinds = dict.fromkeys((problem.model, problem.num_train) for problem in suite(name))
-    problems = tuple(Problem(*kind, seed) for kind in kinds for seed in TUNING_SEEDS)
-    return Suite(name.removesuffix("-tune") + "-tune", problems)
+    problems = {one.name: one for problem in reported for one in problem.tuned_on}
+    return Suite(reported.name.removesuffix("-tune") + "-tune", tuple(problems.values()))

@@ -23,6 +23,8 @@ from pp_testbed.models.regression import RegressionMLP
 from pp_testbed.models.user_files import FileObject
 from pp_testbed.problems.base import BaseProblem, Keys
 
+TUNING_SEEDS = (1000, 1001)  # never reported
+
 
 @dataclass(frozen=True)
 class Problem(BaseProblem):
@@ -47,6 +49,11 @@ class Problem(BaseProblem):
         if _kind_of(self.model):
             return of_name, (self.name,)
         return Problem, (self.model, self.num_train, self.seed)
+
+    @property
+    def tuned_on(self) -> tuple[Problem, ...]:
+        """Problems of its kind, with other seeds."""
+        return tuple(Problem(self.model, self.num_train, seed) for seed in TUNING_SEEDS)
 
     def draw(self, num_rows: int | None = None) -> tuple[Task, Environment]:
         """The task, padded to so many rows (`padded_size` if None), and the environment, drawn anew."""

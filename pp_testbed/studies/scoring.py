@@ -31,13 +31,14 @@ from pp_testbed.evaluation.evaluator import evaluate, score, scores_of, words_on
 from pp_testbed.evaluation.scores import COLUMNS, Scores
 from pp_testbed.evaluation.terms import Evaluation, num_draws_of
 from pp_testbed.inference.options import method_name, num_rows, problems_at_once
-from pp_testbed.inference.specs import resolve, sent
+from pp_testbed.inference.specs import MethodSpec, resolve, sent
 from pp_testbed.models.base import Task
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
 
 REVISION = 1  # of how a cell is run
+FLOATS_AT_ONCE = 2**27  # of the data of problems that are fitted by one program
 FACTS = (
     Column("model", pa.string(), MAYBE),
     *(Column(name, pa.int64(), ALWAYS) for name in ("input_dim", "num_train")),
@@ -99,9 +100,14 @@ def _problems(suite: Suite | str | Iterable[BaseProblem]) -> tuple[str, list[Bas
     return suite.name if isinstance(suite, Suite) else "custom", list(suite)
 
 
-def configuration(method: Any, evaluation: Evaluation) -> str:
-    """What identifies the cells of a method, besides their problems."""
-    return config_text(revision=REVISION, method=method, evaluation=evaluation)
+def configuration(method: Any, evaluation: Evaluation, preset: str = "") -> str:
+    """What identifies the cells of a method, besides their problems.
+
+    Args:
+        preset: where its options depend on the problem, by which name that is one method in tables.
+    """
+    named = {"preset": preset} if preset else {}
+    return config_text(revision=REVISION, method=method, evaluation=evaluation, **named)
 
 
 class Fitted(NamedTuple):
@@ -117,14 +123,28 @@ def scoring(methods: Sequence[Any], problems: Sequence[BaseProblem], suite: str,
         raise UsageError(f"methods is a string; expected a list, as [{methods!r}]")
     cells = []
     for item in methods:
+        preset = item.preset_by_facts if isinstance(item, MethodSpec) else ""
         made = resolve(item)
-        message = sent(item, made)
-        text = configuration(made, config)
+        text, message = configuration(made, config, preset), sent(item, made)
         for problem in problems:
+            if preset:
+                made = message = resolve(item, facts_of(problem))
+                text = configuration(made, config, preset)
             head = head_of(problem, method_name(made), text, suite=suite)
-            program, size = program_of(made, problem), problems_at_once(made)
+            program, size = program_of(made, problem), batch_size(made, problem)
             cells.append(Cell(head, Fitted(message, problem), program, size))
     return Study(RESULTS, cells, partial(score_cells, config))
+
+
+def facts_of(problem: BaseProblem) -> dict[str, Any]:
+    """What the options of a preset may depend on."""
+    return problem.facts | {"seed": problem.seed}
+
+
+def batch_size(method: Any, problem: BaseProblem) -> int:
+    """How many problems a program of a method holds: fewer where their data are large."""
+    most = max(1, FLOATS_AT_ONCE // (num_rows(method, problem) * problem.input_dim))
+    return min(problems_at_once(method), most)
 
 
 def program_of(method: Any, problem: BaseProblem) -> Any:
@@ -170,7 +190,7 @@ def _get_ready(
 def _score_together(
     config: Evaluation, methods: list[Any], problems: list[BaseProblem], workspace: Workspace
 ) -> Iterator[Rows]:
-    size, rows = problems_at_once(methods[0]), num_rows(methods[0], problems[0])
+    size, rows = batch_size(methods[0], problems[0]), num_rows(methods[0], problems[0])
     timed = workspace.programs.timed
     stacked, keys = stack(filled(methods, size)), stack([problem.keys for problem in filled(problems, size)])
     _get_ready(config, (stacked, keys.fit), problems[0], rows, workspace.programs)

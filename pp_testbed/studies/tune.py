@@ -11,11 +11,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from sklearn.model_selection import ParameterGrid
@@ -33,8 +33,9 @@ from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.inference.options import method_name, option_value, options_of, with_options
 from pp_testbed.inference.registry import METHODS, read_presets
 from pp_testbed.inference.specs import MethodSpec, resolve
-from pp_testbed.problems.suites import tuning_suite
-from pp_testbed.studies.scoring import configuration, run
+from pp_testbed.problems.suites import Suite, tuning_suite
+from pp_testbed.problems.suites import suite as named_suite
+from pp_testbed.studies.scoring import configuration, facts_of, run
 from pp_testbed.studies.trials import (
     COLUMNS,
     SAMPLERS,
@@ -61,6 +62,8 @@ class Tuning:
         defaults: the values of the options that were varied where a trial does not change them.
         trials: one row per trial that ended: the options that it changed, `score`, `stderr`, `error`.
         elsewhere: trials that other processes are at.
+        groups: the best of each group of problems that was asked for: its `facts`, `options`, `score` and
+            `stderr`.
     """
 
     method: str
@@ -71,16 +74,13 @@ class Tuning:
     defaults: Options
     trials: pd.DataFrame
     elsewhere: int = 0
+    groups: tuple[dict[str, Any], ...] = ()
 
     @property
     def best(self) -> dict[str, Any]:
         """The trial with the lowest score: `options`, `score`, `stderr`."""
-        done = self.trials[self.trials.error == ""]
-        if done.empty:
-            errors = [*self.trials.error, f"{self.elsewhere} are with other processes"]
-            raise UsageError(f"no trial of {self.method} has ended well: {errors[0]}")
-        row = done.loc[done.score.idxmin()]
-        return {"options": row.options, "score": float(row.score), "stderr": float(row.stderr)}
+        words = f"no trial of {self.method} has ended well"
+        return best_of(self.trials, words, f"{self.elsewhere} are with other processes")
 
     def __str__(self) -> str:
         best = self.best
@@ -103,11 +103,13 @@ class Tuning:
 
         With `with_held`, the options that were held are part of the preset.
         """
-        best = self.best
+        best, held = self.best, self.held if with_held else {}
         default = self.trials.score[~self.trials.options.astype(bool)]
+        where = [group | {"options": held | group["options"]} for group in self.groups]
         return {
             **best,
-            "options": (self.held if with_held else {}) | best["options"],
+            "options": held | best["options"],
+            **({"where": where} if where else {}),
             "metric": self.metric,
             "suite": self.suite,
             "sampler": self.sampler,
@@ -118,10 +120,14 @@ class Tuning:
         }
 
     def save(self, path: str | os.PathLike[str], with_held: bool = False) -> None:
-        """Put the best trial into a file of presets, next to those of other methods."""
+        """Put the best trial into a file of presets, next to those of other methods and other groups."""
         path = Path(path)
         entries = read_presets(path) if path.exists() else {}
-        entries = entries | {self.method: self.entry(with_held)}
+        entry = self.entry(with_held)
+        if self.groups:
+            known = entries.get(self.method, {}).get("where", [])
+            entry["where"] += [one for one in known if one["facts"] not in [g["facts"] for g in self.groups]]
+        entries = entries | {self.method: entry}
         text = json.dumps(dict(sorted(entries.items())), indent=1) + "\n"
         write_whole(path, lambda file: file.write(text.encode()))
 
@@ -129,10 +135,11 @@ class Tuning:
 def tune(
     method: Any,
     *,
-    suite: str = "2d",
+    suite: Suite | str = "2d",
     sampler: str = "grid",
     trials: int | None = None,
-    metric: str = "kl_aggregate",
+    metric: str = "",
+    by: Sequence[str] = (),
     study: str | os.PathLike[str] | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     seed: int = 0,
@@ -146,10 +153,13 @@ def tune(
     Args:
         method: a name, `file.py:NAME`, a `MethodSpec` or a dataclass with `fit(key, task)`. Its sweep is its
             attribute `sweep`; options that are given are held.
-        suite: its grid with seeds 1000 and 1001 is what methods are tuned on.
+        suite: what is reported: methods are tuned on problems of its kinds with the seeds 1000 and 1001, or,
+            of data, on a part of the training data that is held out.
         sampler: one of `SAMPLERS`.
         trials: different options that are tried in all; the whole grid, or 30, if None.
-        metric: one of `METRICS`.
+        metric: one of `METRICS`; kl_aggregate, of data nll_joint, if none is given.
+        by: facts of problems, such as ("input_dim", "num_train") or ("model", "num_train", "seed"): options
+            are chosen for each group of problems that are alike in them. Of a grid.
         study: of a sampler, a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal`
             if None. Cells are kept in the directory `cells` beside it.
         grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
@@ -159,16 +169,11 @@ def tune(
         >>> len(tune("knn", suite="smoke", grid={"k": [1, 10]}, progress=False).table())  # and the default
         3
     """
-    for kind, value, known in [("sampler", sampler, SAMPLERS), ("metric", metric, METRICS)]:
-        if value not in known:
-            raise unknown(kind, value, known)
-    spec = MethodSpec(method) if isinstance(method, str) else method
-    if isinstance(spec, MethodSpec):
-        spec = replace(spec, preset="paper")
-    made, evaluation = resolve(spec), config or Evaluation()
-    if not is_dataclass(made):
-        raise UsageError(f"{method_name(made)} is not a dataclass: it has no options to tune")
-    problems, space = tuning_suite(suite), sweep_of(spec, made, grid)
+    reported = named_suite(suite) if isinstance(suite, str) else suite
+    metric = metric or ("nll_joint" if any(one.num_test for one in reported) else "kl_aggregate")
+    _check_words(sampler, metric, by)
+    (spec, made), evaluation = _to_be_tuned(method), config or Evaluation()
+    problems, space = tuning_suite(reported), sweep_of(spec, made, grid)
     path = Path(study or Path("tuning") / f"{method_name(made)}-{sampler}.journal")
     if path.suffix not in STUDIES:
         raise UsageError(f"the study {path}: expected a name that ends in {', '.join(STUDIES)}")
@@ -176,8 +181,10 @@ def tune(
     where: dict[str, Any] = {"executor": executor or Local(jobs), "progress": progress}
     score = partial(run, problems, out=path.parent / "cells", config=evaluation, **where)
     runs = Trials(spec, made, evaluation, metric, score, Progress(progress).line)
+    elsewhere, groups = 0, tuple[dict[str, Any], ...]()
     if sampler == "grid":
-        found, elsewhere = runs.grid(distinct_points(made, space)[:trials]), 0
+        ended = runs.grid(distinct_points(made, space)[:trials])
+        found, groups = ended.table(metric), ended.best_by_group(metric, groups_of(reported, by))
     else:
         opened = _open(runs, path, problems.name, sampler, space)
         shared = SharedTrials(opened, sampler, seed, space, trials or NUM_TRIALS)
@@ -185,7 +192,52 @@ def tune(
         found, elsewhere = shared.table(), shared.elsewhere()
     held = dict(getattr(spec, "options", ()))
     defaults = {option: as_text(options_of(made)[option]) for one in space for option in one}
-    return Tuning(method_name(made), problems.name, metric, sampler, held, defaults, found, elsewhere)
+    return Tuning(method_name(made), problems.name, metric, sampler, held, defaults, found, elsewhere, groups)
+
+
+def _to_be_tuned(method: Any) -> tuple[Any, Any]:
+    """A method in words, if it is given so, and itself, as it is before it is tuned."""
+    spec = MethodSpec(method) if isinstance(method, str) else method
+    if isinstance(spec, MethodSpec):
+        spec = replace(spec, preset="paper")
+    made = resolve(spec)
+    if not is_dataclass(made):
+        raise UsageError(f"{method_name(made)} is not a dataclass: it has no options to tune")
+    return spec, made
+
+
+def _check_words(sampler: str, metric: str, by: Sequence[str]) -> None:
+    for kind, value, known in [("sampler", sampler, SAMPLERS), ("metric", metric, METRICS)]:
+        if value not in known:
+            raise unknown(kind, value, known)
+    if by and sampler != "grid":
+        raise UsageError(f"sampler {sampler} has one study for all problems; expected grid, with by")
+
+
+Groups = list[tuple[dict[str, Any], set[str]]]  # facts, and names of problems
+
+
+def groups_of(reported: Suite, by: Sequence[str]) -> Groups:
+    """The facts that groups of problems share, and on which problems each is tuned; none of no facts."""
+    groups: dict[tuple[Any, ...], set[str]] = {}
+    for problem in reported if by else ():
+        facts = facts_of(problem)
+        for fact in by:
+            if fact not in facts:
+                raise unknown("fact of problems", fact, facts)
+        groups.setdefault(tuple(facts[fact] for fact in by), set()).update(
+            one.name for one in problem.tuned_on
+        )
+    return [(dict(zip(by, values, strict=True)), names) for values, names in groups.items()]
+
+
+def best_of(trials: pd.DataFrame, words: str, otherwise: str = "") -> dict[str, Any]:
+    """The trial with the lowest score: `options`, `score`, `stderr`; or a UsageError that says the words."""
+    done = trials[trials.error == ""]
+    if done.empty:
+        raise UsageError(f"{words}: {[*trials.error, otherwise][0]}")
+    row = done.loc[done.score.idxmin()]
+    return {"options": row.options, "score": float(row.score), "stderr": float(row.stderr)}
 
 
 def _open(runs: Trials, path: Path, suite: str, sampler: str, space: tuple[Options, ...]) -> Any:
@@ -213,15 +265,9 @@ class Trials:
     score: Callable[[list[Any]], pd.DataFrame]
     say: Callable[[str], None]
 
-    def grid(self, points: list[Options]) -> pd.DataFrame:
-        """A row per point."""
-        errors, cells = self._run(dict(enumerate(points)))
-        rows = [
-            {"trial": number, "options": options}
-            | (outcome(cells[number], self.metric) if number in cells else _failed(errors[number]))
-            for number, options in enumerate(points)
-        ]
-        return pd.DataFrame(rows, columns=COLUMNS)
+    def grid(self, points: list[Options]) -> Ended:
+        """All points."""
+        return Ended(points, *self._run(dict(enumerate(points))))
 
     def sampled(self, study: SharedTrials) -> None:
         """Run trials of a study until there is none left, here or in another process of this machine."""
@@ -259,6 +305,33 @@ class Trials:
             return errors, {}
         frame = self.score(list(variants.values()))
         return errors, {number: frame[frame.config == text] for number, text in texts.items()}
+
+
+class Ended(NamedTuple):
+    """The points of a grid, the errors of those that are no methods, and the cells of the others."""
+
+    points: list[Options]
+    errors: dict[int, str]
+    cells: dict[int, pd.DataFrame]
+
+    def table(self, metric: str, problems: Collection[str] | None = None) -> pd.DataFrame:
+        """A row per point, of all problems or of some."""
+        rows = []
+        for number, options in enumerate(self.points):
+            if number in self.errors:
+                result = _failed(self.errors[number])
+            else:
+                cells = self.cells[number]
+                result = outcome(cells if problems is None else cells[cells.problem.isin(problems)], metric)
+            rows.append({"trial": number, "options": options} | result)
+        return pd.DataFrame(rows, columns=COLUMNS)
+
+    def best_by_group(self, metric: str, groups: Groups) -> tuple[dict[str, Any], ...]:
+        """The best point of each group: its `facts`, `options`, `score` and `stderr`."""
+        return tuple(
+            {"facts": facts, **best_of(self.table(metric, names), f"no trial of {facts} has ended well")}
+            for facts, names in groups
+        )
 
 
 def outcome(cells: pd.DataFrame, metric: str) -> dict[str, Any]:

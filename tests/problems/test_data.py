@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.problems.data import of_data, split, standardised
+from pp_testbed.problems.data import gal_split, moments, of_data, split_rows, standardised
 from pp_testbed.problems.datasets import own_set
 from pp_testbed.problems.tables import of_frame
 
@@ -46,8 +46,9 @@ def test_no_row_is_learnt_from_and_scored():
 
 def test_the_split_standardises_by_the_training_part_alone():
     data = own_set(np.random.default_rng(1).normal(3.0, 7.0, (500, 2)), np.arange(500.0) % 7.1)
-    (x, _), (x_test, _) = split(data, 0)
-    train, test = standardised(x, x_test)
+    rows = split_rows(data, 0)
+    x, x_test = data.x[rows.train], rows.x_test
+    train, test = (standardised(part, *moments(x)) for part in (x, x_test))
     np.testing.assert_allclose(train.mean(axis=0), 0.0, atol=1e-5)
     np.testing.assert_allclose(train.std(axis=0), 1.0, rtol=1e-5)
     np.testing.assert_allclose(test, (x_test - x.mean(axis=0)) / x.std(axis=0), rtol=1e-4, atol=1e-5)
@@ -168,8 +169,9 @@ def test_equal_rows_stay_together_also_where_values_are_missing():
     x[::3, 1] = np.nan
     x[60:] = x[:60]
     for seed in range(3):
-        (train, _), (test, _) = split(own_set(x, rng.integers(2, size=120)), seed)
-        assert not {row.tobytes() for row in train} & {row.tobytes() for row in test}
+        data = own_set(x, rng.integers(2, size=120))
+        rows = split_rows(data, seed)
+        assert not {row.tobytes() for row in data.x[rows.train]} & {row.tobytes() for row in rows.x_test}
 
 
 def test_a_leak_is_seen_in_any_type_and_categories_are_no_leak():
@@ -275,3 +277,46 @@ def test_a_target_that_is_constant_where_it_is_learnt():
             words.append(str(error))
     assert words
     assert all("all labels of the training part" in line for line in words)
+
+
+def rows_of(x):
+    return {row.tobytes() for row in np.asarray(x)}
+
+
+def test_validation_leaves_the_test_part_alone():
+    """What a method is tuned on are rows of the training part, learnt from or held out."""
+    for name in ("iris", "digits"):
+        problem = pt.problem(data=name, seed=2)
+        data, (tuned,) = problem.data, problem.tuned_on
+        own, validation = split_rows(data, 2), split_rows(data, 2, "validation")
+        learnt, held = rows_of(data.x[validation.train]), rows_of(validation.x_test)
+        assert learnt | held == rows_of(data.x[own.train])
+        assert not learnt & held
+        assert not (learnt | held) & rows_of(own.x_test)
+        assert tuned.num_train == len(validation.train)
+        assert pt.problem(tuned.name) == tuned
+    (few,) = pt.problem("iris/T10-s2").tuned_on
+    assert few.name == "iris/T10-validation-s2"
+    np.testing.assert_array_equal(few.task.y, pt.problem("iris/T10-s2").task.y)
+
+
+def test_a_standard_test_part_needs_one_validation_part():
+    rng = np.random.default_rng(0)
+    data = own_set(rng.normal(size=(50, 2)), np.arange(50) % 2, rng.normal(size=(20, 2)), np.arange(20) % 2)
+    names = {of_data(data, num_train=10, seed=seed).tuned_on[0].name for seed in range(3)}
+    assert len(names) == 1
+
+
+@pytest.mark.parametrize(("rows", "number", "first"), [(308, 0, [121, 115, 286]), (506, 19, [426, 161, 347])])
+def test_published_splits_are_drawn_again(rows, number, first):
+    """Which rows the files of the benchmark hold out: the first three of yacht's first, boston's last."""
+    train, test = gal_split(rows, number)
+    assert test[:3].tolist() == first
+    assert sorted([*train, *test]) == list(range(rows))
+    assert len(test) == rows - round(0.9 * rows)
+
+
+def test_all_data_are_one_kind_whatever_their_number():
+    kinds = {pt.problem(data="digits", seed=seed).kind for seed in range(5)}
+    assert kinds == {"digits/Tall"}
+    assert pt.problem("digits/Tall-s1") == pt.problem(data="digits", seed=1)

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 import optuna
+import pandas as pd
 import pytest
 from numpyro.infer.autoguide import AutoNormal
 from typer.testing import CliRunner
@@ -19,9 +20,9 @@ from pp_testbed.cli import app
 from pp_testbed.inference.map_ensemble import Ensemble
 from pp_testbed.inference.options import with_options
 from pp_testbed.inference.registry import METHODS, method, read_presets
-from pp_testbed.inference.specs import MethodSpec
-from pp_testbed.problems.suites import tuning_suite
-from pp_testbed.report.leaderboard import PUBLISHED
+from pp_testbed.inference.specs import MethodSpec, resolve
+from pp_testbed.problems.suites import Suite, tuning_suite
+from pp_testbed.report.leaderboard import PUBLISHED, method_labels
 from pp_testbed.studies.trials import _storage, suggest
 from pp_testbed.studies.tune import distinct_points, parse_grid, sweep_of, tune
 
@@ -30,23 +31,26 @@ GRID = {"l2": [0.1, 1.0, 10.0]}
 
 
 def fast(path, **options):
-    return tune(FAST, suite="smoke", grid=GRID, study=path, progress=False, **options)
+    options = {"suite": "smoke", "grid": GRID} | options
+    return tune(FAST, study=path, progress=False, **options)
 
 
 def test_tuned_problems_are_never_reported():
     reported = {problem.name for name in ("2d", "2d-lite", "smoke") for problem in pt.suite(name)}
-    tuned_on = [problem.name for problem in tuning_suite("2d")]
+    tuned_on = [problem.name for problem in tuning_suite(pt.suite("2d"))]
     assert not reported & set(tuned_on)
     assert tuned_on == [problem.name for problem in pt.suite("2d-tune")]
     assert len(tuned_on) == 42
-    assert {problem.seed for problem in tuning_suite("highdim")} == {1000, 1001}
+    assert {problem.seed for problem in tuning_suite(pt.suite("highdim"))} == {1000, 1001}
 
 
 def test_a_grid_is_the_mean_score_of_each_point(tmp_path):
     found = fast(tmp_path / "s.journal")
     assert [trial["l2"] if trial else "1.0" for trial in found.trials.options] == ["1.0", "0.1", "10.0"]
     frame = pt.run(
-        tuning_suite("smoke"), [method("mlp", num_steps=20, l2=10.0, preset="paper")], tmp_path / "r"
+        tuning_suite(pt.suite("smoke")),
+        [method("mlp", num_steps=20, l2=10.0, preset="paper")],
+        tmp_path / "r",
     )
     last = found.trials.iloc[-1]
     assert last.score == pytest.approx(frame.kl_aggregate.mean(), rel=1e-6)
@@ -336,3 +340,44 @@ def test_the_command_line_tunes_saves_and_runs_a_preset(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, [*command, "--sampler", "grids"])
     assert result.exit_code == 2
     assert "unknown sampler 'grids'; did you mean 'grid'" in result.output
+
+
+def test_each_group_of_problems_has_its_own_best(tmp_path):
+    """A method whose best option depends on T: a preset that was saved gives each problem its own."""
+    suite = pt.suite("smoke")
+    found = fast(tmp_path / "s.journal", by=("num_train",))
+    assert [group["facts"] for group in found.groups] == [{"num_train": 3}, {"num_train": 30}]
+    for group, problem in zip(found.groups, suite, strict=True):
+        alone = fast(tmp_path / "a.journal", suite=Suite("one", (problem,)))
+        assert alone.best == {name: group[name] for name in ("options", "score", "stderr")}
+    path = tmp_path / "mine.json"
+    found.save(path)
+    saved = read_presets(path)["mlp"]
+    assert [group["facts"] for group in saved["where"]] == [{"num_train": 3}, {"num_train": 30}]
+    spec = MethodSpec("mlp", (("num_steps", "20"),), preset=str(path))
+    options = [group["options"] for group in found.groups]
+    assert [resolve(spec, problem.facts).l2 for problem in suite] == [
+        float(one.get("l2", 1.0)) for one in options
+    ]
+    frame = pt.run(suite, [spec], tmp_path / "r", progress=False)
+    board = pt.leaderboard(frame.assign(method=method_labels(frame)))
+    assert list(board.method) == ["mlp"]
+    assert list(board.problems) == [2]
+
+
+def test_facts_that_problems_do_not_have_are_said(tmp_path):
+    with pytest.raises(pt.UsageError, match="unknown fact of problems 'num_trains'"):
+        fast(tmp_path / "s.journal", by=("num_trains",))
+    with pytest.raises(pt.UsageError, match="expected grid, with by"):
+        fast(tmp_path / "s.journal", by=("num_train",), sampler="random")
+
+
+def test_data_are_tuned_on_a_part_of_what_is_learnt_from(tmp_path):
+    suite = Suite("mine", (pt.problem("iris/T10-s0"), pt.problem("iris/T10-s1")))
+    grid = {"l2": [0.1, 10.0]}
+    found = fast(tmp_path / "s.journal", suite=suite, grid=grid, by=("seed",))
+    assert found.metric == "nll_joint"
+    cells = pd.read_parquet(tmp_path / "cells")
+    assert set(cells.problem) == {"iris/T10-validation-s0", "iris/T10-validation-s1"}
+    best = cells[cells.seed == 1].nll_joint.min()
+    assert found.groups[1]["score"] == pytest.approx(best)

@@ -91,7 +91,7 @@ METHODS = {
 }
 
 
-SHIPPED = ("tuned", "highdim", "data")  # files of presets, in the package's data
+SHIPPED = ("tuned", "highdim", "tables", "images", "numbers")  # files of presets, in the package's data
 
 
 def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, **options: Any) -> Method:
@@ -99,8 +99,8 @@ def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, *
 
     Args:
         preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; "paper",
-            the published defaults (of methods that are not in the paper, their classes'); "highdim" or
-            "data", the best for each kind of problem of those suites; or a JSON file that `pp-testbed tune
+            the published defaults (of methods that are not in the paper, their classes'); "highdim",
+            "tables", "images" or "numbers", the best for each kind of problem of such a suite; or a JSON file that `pp-testbed tune
             --save` wrote. The last three are over the tuned ones.
         facts: of the problem that it is for, where a preset has other options for each kind of problem.
 

@@ -151,8 +151,7 @@ def tune(
     """Find the options of a method with the lowest mean score; a study goes on where it was.
 
     Args:
-        method: a name, `file.py:NAME`, a `MethodSpec` or a dataclass with `fit(key, task)`. Its sweep is its
-            attribute `sweep`; options that are given are held.
+        method: a name, `file.py:NAME`, a `MethodSpec` or a dataclass; options that are given are held.
         suite: what is reported: methods are tuned on problems of its kinds with the seeds 1000 and 1001, or,
             of data, on a part of the training data that is held out.
         sampler: one of `SAMPLERS`.
@@ -162,7 +161,7 @@ def tune(
             are chosen for each group of problems that are alike in them. Of a grid.
         study: of a sampler, a journal file, or SQLite where it ends in .db; `tuning/METHOD-SAMPLER.journal`
             if None. Cells are kept in the directory `cells` beside it.
-        grid: values of options instead of the sweep, as in {"l2": [0.1, 1, 10]}.
+        grid: values of options instead of the method's own `sweep`, as in {"l2": [0.1, 1, 10]}.
         seed: of the sampler; the others are as for `run`.
 
     Examples:

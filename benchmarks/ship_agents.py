@@ -1,0 +1,215 @@
+"""The agents of the dyadic paper on suites of many dimensions and of data: tuned, run and kept; resumable.
+
+Usage: python benchmarks/ship_agents.py DIRECTORY SUITE [tune|run|keep|cost ...]
+
+`tune` chooses options for each kind of problem into `pp_testbed/data/SUITE.json`: of environments by seeds
+that are not reported, for each d and T; of data by a part of the training data, for each set, T and seed.
+`run` scores the agents with those. `keep` puts what there is into `kept/SUITE.parquet`. `cost` says how long
+each agent took.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+import pp_testbed as pt
+from pp_testbed.engine.store import OK, read_results
+from pp_testbed.inference.specs import MethodSpec
+from pp_testbed.problems.suites import Suite
+from pp_testbed.studies.scoring import RESULTS
+
+HOME = Path(__file__).parent.parent
+KEPT = HOME / "kept"
+MEMBERS = {"size": "30"}
+FEWER = {"size": "10"}  # while they are tuned
+CHAIN = {"momentum": "0.0", "steady": "1000.0"}  # as the tuned preset: see `ship_tuned`
+LONG = CHAIN | {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}
+SHORT = CHAIN | {"num_steps": "40000", "burn_in": "10000", "thinning": "100"}
+HYPERMODEL = {"index_dim": "7"}
+
+
+class Agent(NamedTuple):
+    """How an agent is tuned and run.
+
+    Attributes:
+        few, many: options that are varied where data are few, and where 1000 steps do not exhaust them.
+        held: options that are held while tuning; `ships_held` in the preset, too.
+        run: options that are held afterwards.
+    """
+
+    name: str
+    few: dict[str, list[Any]]
+    many: dict[str, list[Any]]
+    held: dict[str, str] = {}  # noqa: RUF012
+    run: dict[str, str] = {}  # noqa: RUF012
+    ships_held: bool = False
+
+
+HIGHDIM = (
+    Agent("mlp", {"l2": [0.3, 1.0, 3.0, 10.0]}, {"l2": [0.3, 1.0, 3.0, 10.0], "num_steps": [1000, 10000]}),
+    Agent(
+        "dropout",
+        {"l2": [0.3, 1.0, 3.0, 10.0], "rate": [0.05, 0.1, 0.3]},
+        {"l2": [1.0, 3.0, 10.0], "rate": [0.05, 0.1, 0.3], "num_steps": [1000, 10000]},
+    ),
+    Agent(
+        "ensemble",
+        {"l2": [0.3, 1.0, 3.0, 10.0]},
+        {"l2": [1.0, 3.0], "num_steps": [10000]},
+        held=FEWER,
+        run=MEMBERS,
+    ),
+    Agent(
+        "ensemble+",
+        {"l2": [0.3, 1.0, 3.0], "prior_scale": [0.3, 1.0, 3.0]},
+        {"l2": [1.0, 3.0], "prior_scale": [0.3, 1.0, 3.0], "num_steps": [10000]},
+        held=FEWER,
+        run=MEMBERS,
+    ),
+    Agent(
+        "bbb",
+        {"sigma": [0.3, 0.7, 1.0, 2.0], "learning_rate": [1e-3, 3e-3]},
+        {"sigma": [0.7, 1.0, 2.0], "learning_rate": [1e-3], "num_steps": [1000, 10000]},
+    ),
+    Agent(
+        "hypermodel",
+        {"l2": [0.3, 1.0, 3.0], "prior_scale": [0.3, 1.0]},
+        {"l2": [1.0, 3.0], "prior_scale": [0.3, 1.0], "num_steps": [10000]},
+        held=HYPERMODEL,
+        ships_held=True,
+    ),
+    Agent(
+        "sgmcmc",
+        {"learning_rate": [1e-4, 3e-4], "prior_variance": [0.1, 0.2, 0.4]},
+        {"learning_rate": [1e-4, 3e-4], "prior_variance": [0.1, 0.2, 0.4]},
+        held=LONG,
+        ships_held=True,
+    ),
+)
+STEPS = {"num_steps": [1000, 10000]}
+OF_DATA = (
+    Agent("mlp", {"l2": [0.3, 1.0, 3.0, 10.0]}, {"l2": [1.0, 3.0], **STEPS}),
+    Agent(
+        "dropout", {"l2": [1.0, 3.0, 10.0], "rate": [0.1, 0.3]}, {"l2": [1.0], "rate": [0.1, 0.3], **STEPS}
+    ),
+    Agent("ensemble", {"l2": [1.0, 3.0, 10.0]}, {"l2": [1.0], **STEPS}, held={"size": "5"}, run=MEMBERS),
+    Agent(
+        "ensemble+",
+        {"l2": [1.0, 3.0], "prior_scale": [0.3, 1.0]},
+        {"l2": [1.0], "prior_scale": [0.3, 1.0], "num_steps": [10000]},
+        held={"size": "5"},
+        run=MEMBERS,
+    ),
+    Agent("bbb", {"sigma": [0.3, 0.7, 2.0]}, {"sigma": [0.7], **STEPS}, held={"learning_rate": "0.001"}),
+    Agent(
+        "hypermodel",
+        {"l2": [0.3, 1.0, 3.0], "prior_scale": [0.3]},
+        {"l2": [1.0], "prior_scale": [0.3], "num_steps": [5000]},
+        held=HYPERMODEL,
+        ships_held=True,
+    ),
+    Agent(
+        "sgmcmc", {"prior_variance": [0.1, 0.2, 0.4]}, {"prior_variance": [0.2]}, held=SHORT, ships_held=True
+    ),
+)
+
+
+class Plan(NamedTuple):
+    """What is done with a suite: its agents, for which facts they are tuned, by which score.
+
+    Data are many where there are so many of them for each input dimension, or for each problem.
+    """
+
+    agents: tuple[Agent, ...]
+    by: tuple[str, ...]
+    metric: str
+    many: int
+    is_per_dimension: bool = False
+
+    def is_large(self, problem: Any) -> bool:
+        """Whether the data of a problem are many."""
+        return bool(problem.num_train >= self.many * (problem.input_dim if self.is_per_dimension else 1))
+
+
+PLANS = {
+    "highdim": Plan(HIGHDIM, ("input_dim", "num_train"), "kl_dyadic", 1000, is_per_dimension=True),
+    **dict.fromkeys(
+        ("tables", "images", "numbers"), Plan(OF_DATA, ("model", "num_train", "seed"), "nll_dyadic", 10_000)
+    ),
+}
+
+
+def preset_of(suite: str) -> Path:
+    """Where options for each kind of problem are."""
+    return HOME / "pp_testbed" / "data" / f"{suite}.json"
+
+
+def parts_of(suite: Suite, plan: Plan) -> Iterator[tuple[Suite, Callable[[Agent], dict[str, list[Any]]]]]:
+    """Problems of few data and of many, and the grid of each."""
+    for is_large, grid in ((False, lambda agent: agent.few), (True, lambda agent: agent.many)):
+        problems = tuple(one for one in suite if plan.is_large(one) == is_large)
+        if problems:
+            yield Suite(suite.name, problems), grid
+
+
+def tune(suite: str, directory: Path) -> None:
+    """Choose the options of each agent for each kind of problem."""
+    plan = PLANS[suite]
+    for agent in plan.agents:
+        spec = MethodSpec(agent.name, tuple(agent.held.items()))
+        for part, grid in parts_of(pt.suite(suite), plan):
+            start = time.monotonic()
+            found = pt.tune(
+                spec,
+                suite=part,
+                grid=grid(agent),
+                by=plan.by,
+                metric=plan.metric,
+                study=directory / "tuning" / f"{agent.name}.journal",
+                jobs=2,
+                progress=False,
+            )
+            found.save(preset_of(suite), with_held=agent.ships_held)
+            seconds = time.monotonic() - start
+            print(f"{suite}: {agent.name}, {len(part)} problems: {seconds:.0f} s", flush=True)
+
+
+def run(suite: str, directory: Path) -> None:
+    """Score the agents with those options."""
+    for agent in PLANS[suite].agents:
+        spec = MethodSpec(agent.name, tuple(agent.run.items()), preset=str(preset_of(suite)))
+        start = time.monotonic()
+        frame = pt.run(pt.suite(suite), [spec], directory / "cells", jobs=2, progress=False)
+        failed = int((frame.status != OK).sum())
+        print(f"{suite}: {agent.name}, {failed} failed, {time.monotonic() - start:.0f} s", flush=True)
+
+
+def keep(suite: str, directory: Path) -> None:
+    """Put what there is where pages and tests read it."""
+    frame = read_results(directory / "cells", RESULTS, print)
+    frame.sort_values(["method", "problem"]).to_parquet(KEPT / f"{suite}.parquet", index=False)
+    print(f"{suite}: {len(frame)} rows are kept")
+
+
+def cost(suite: str, _directory: Path) -> None:
+    """Core-hours of each agent, compilation left out."""
+    frame = pd.read_parquet(KEPT / f"{suite}.parquet")
+    hours = frame.groupby("method")[["fit_seconds", "evaluate_seconds"]].sum() / 3600
+    print(hours.assign(problems=frame.groupby("method").size()).round(3).to_string())
+
+
+def main() -> None:
+    """Do the steps that are named, or all."""
+    directory, suite, *steps = sys.argv[1:]
+    for step in steps or ("tune", "run", "keep", "cost"):
+        {"tune": tune, "run": run, "keep": keep, "cost": cost}[step](suite, Path(directory) / suite)
+
+
+if __name__ == "__main__":
+    main()

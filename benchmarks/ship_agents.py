@@ -92,30 +92,46 @@ HIGHDIM = (
         ships_held=True,
     ),
 )
-STEPS = {"num_steps": [1000, 10000]}
+STEPS, PLAIN = {"num_steps": [1000, 10000]}, {"adaptive_l2": [False]}  # as columns are up to thousands
 OF_DATA = (
-    Agent("mlp", {"l2": [0.3, 1.0, 3.0, 10.0]}, {"l2": [1.0, 3.0], **STEPS}),
+    Agent("mlp", {"l2": [0.1, 1.0, 10.0], **PLAIN}, {"l2": [0.1, 1.0, 10.0], **PLAIN, **STEPS}),
     Agent(
-        "dropout", {"l2": [1.0, 3.0, 10.0], "rate": [0.1, 0.3]}, {"l2": [1.0], "rate": [0.1, 0.3], **STEPS}
+        "dropout",
+        {"l2": [0.1, 1.0, 10.0], "rate": [0.1, 0.3], **PLAIN},
+        {"l2": [1.0], "rate": [0.1, 0.3], **PLAIN, **STEPS},
     ),
-    Agent("ensemble", {"l2": [1.0, 3.0, 10.0]}, {"l2": [1.0], **STEPS}, held={"size": "5"}, run=MEMBERS),
     Agent(
-        "ensemble+",
-        {"l2": [1.0, 3.0], "prior_scale": [0.3, 1.0]},
-        {"l2": [1.0], "prior_scale": [0.3, 1.0], "num_steps": [10000]},
+        "ensemble",
+        {"l2": [0.1, 1.0, 10.0], **PLAIN},
+        {"l2": [0.1, 1.0], "num_steps": [10000], **PLAIN},
         held={"size": "5"},
         run=MEMBERS,
     ),
-    Agent("bbb", {"sigma": [0.3, 0.7, 2.0]}, {"sigma": [0.7], **STEPS}, held={"learning_rate": "0.001"}),
+    Agent(
+        "ensemble+",
+        {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3, 1.0], **PLAIN},
+        {"l2": [1.0], "prior_scale": [0.3, 1.0], "num_steps": [10000], **PLAIN},
+        held={"size": "5"},
+        run=MEMBERS,
+    ),
+    Agent(
+        "bbb",
+        {"sigma": [0.1, 0.3, 1.0], "learning_rate": [1e-3], "adaptive_kl": [False]},
+        {"sigma": [0.3], "learning_rate": [1e-3], "adaptive_kl": [False], **STEPS},
+    ),
     Agent(
         "hypermodel",
-        {"l2": [0.3, 1.0, 3.0], "prior_scale": [0.3]},
-        {"l2": [1.0], "prior_scale": [0.3], "num_steps": [5000]},
+        {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3], **PLAIN},
+        {"l2": [1.0], "prior_scale": [0.3], "num_steps": [5000], **PLAIN},
         held=HYPERMODEL,
         ships_held=True,
     ),
     Agent(
-        "sgmcmc", {"prior_variance": [0.1, 0.2, 0.4]}, {"prior_variance": [0.2]}, held=SHORT, ships_held=True
+        "sgmcmc",
+        {"prior_variance": [0.1, 1.0, 10.0]},
+        {"prior_variance": [0.1, 1.0, 10.0]},
+        held=SHORT,
+        ships_held=True,
     ),
 )
 

@@ -100,8 +100,8 @@ def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, *
     Args:
         preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; "paper",
             the published defaults (of methods that are not in the paper, their classes'); "highdim",
-            "tables", "images" or "numbers", the best for each kind of problem of such a suite; or a JSON file that `pp-testbed tune
-            --save` wrote. The last three are over the tuned ones.
+            "tables", "images" or "numbers", the best for each kind of problem of such a suite; or a JSON
+            file that `pp-testbed tune --save` wrote. All but "paper" are over the tuned ones.
         facts: of the problem that it is for, where a preset has other options for each kind of problem.
 
     Examples:

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
+SINCE = "since"  # of a field's metadata: the version that added it, before which all had its default
 Refer = Callable[[Any], Any]  # how a description names a function, a class or a module
 Inside = Callable[[Any], Any]  # describes what is in a container
 
@@ -131,7 +132,9 @@ def revision_of(kind: type) -> dict[str, int]:
 def _contents(value: Any) -> dict[str, Any]:
     """What an object is made of: its fields, what it says of itself to pickle, or its attributes."""
     if is_dataclass(value):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
+        values = {field.name: getattr(value, field.name) for field in fields(value)}
+        usual = {field.name: field.default for field in fields(value) if field.metadata.get(SINCE)}
+        return {name: item for name, item in values.items() if name not in usual or item != usual[name]}
     kind: Any = type(value)
     if kind.__reduce__ is not object.__reduce__:
         try:

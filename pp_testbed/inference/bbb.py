@@ -27,7 +27,7 @@ from pp_testbed.inference.options import (
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.svi import Trainable, Training
 from pp_testbed.models.base import Array, Params, Task, observe, pytree_dataclass, weigh
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import BayesianNetwork
 
 PRIORS = ("gaussian", "mixture")
 
@@ -40,7 +40,7 @@ class WeightPrior:
     w ~ N(0, σ₁²), or π N(0, σ₁²) + (1 - π) N(0, σ₂²) for each weight.
     """
 
-    agent: AgentMLP
+    agent: BayesianNetwork
     sigma: Any
     sigma_2: Any
     mixture_weight: Any
@@ -124,9 +124,9 @@ class BayesByBackprop(Agent, Trainable):
         """It, as it acts in a bandit of so many dimensions: with the weight of the prior of two."""
         return replace(self, kl_weight=self.kl_weight * 2.0 / input_dim) if self.adaptive_kl else self
 
-    def agent(self, task: Task) -> AgentMLP:
+    def agent(self, task: Task) -> BayesianNetwork:
         """The network."""
-        return agent_of(task, self.hidden, self.sigma)
+        return agent_of(task, self.hidden, self.sigma, self.network)
 
     def parts(self, key_start: Array, key_frozen: Array, task: Task) -> Params:
         return self.agent(task).start(key_start)
@@ -154,7 +154,7 @@ class BayesByBackprop(Agent, Trainable):
         return Training(model, guide, optimizer, loss, self.batch_size)
 
     def posterior(self, parts: Params, params: Params, task: Task) -> Sampled:
-        return Sampled(Partial(AgentMLP.network, self.agent(task)), Partial(draw_normals, params))
+        return Sampled(Partial(BayesianNetwork.network, self.agent(task)), Partial(draw_normals, params))
 
 
 def draw_normals(params: Params, key: Array) -> Params:

@@ -13,7 +13,7 @@ from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.options import POSITIVE, Sweep, check_within
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import BayesianNetwork
 
 
 @pytree_dataclass
@@ -51,13 +51,13 @@ class DeepKernel(Trained):
         return Sampled(function, Partial(draw_linear, root, jnp.zeros(task.num_outputs)), losses)
 
 
-def normalised_features(agent: AgentMLP, params: Params, x: Array) -> Array:
+def normalised_features(agent: BayesianNetwork, params: Params, x: Array) -> Array:
     """The last hidden layer [N, units], each row of length 1."""
     features = agent.features(params, x)
     return features / (1e-6 + jnp.linalg.norm(features, axis=1, keepdims=True))
 
 
-def with_linear(agent: AgentMLP, params: Params, weights: Array, x: Array) -> Array:
+def with_linear(agent: BayesianNetwork, params: Params, weights: Array, x: Array) -> Array:
     """Outputs [N, D] of the network plus a linear function, weights [units, K], of its features."""
     values = agent.values(params, x) + normalised_features(agent, params, x) @ weights
     return agent.likelihood.with_noise(values, params)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax
 import numpyro
@@ -13,7 +13,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.inference.epistemic import EpistemicAgent, Index
 from pp_testbed.inference.options import Sweep, method_name
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
-from pp_testbed.models.mlp import AgentMLP, mlp
+from pp_testbed.models.networks import MLP, BayesianNetwork
 
 
 @jax.tree_util.register_dataclass
@@ -26,9 +26,14 @@ class MaskedMLP:
     would warn of gradients that are not needed here.
     """
 
-    agent: AgentMLP
+    agent: BayesianNetwork
     rate: Any
     mask_inputs: bool = field(metadata={"static": True})
+
+    @property
+    def perceptron(self) -> MLP:
+        """The network, which says what enters each layer."""
+        return cast(MLP, self.agent.function)
 
     def params(self) -> Params:
         return self.agent.params()
@@ -37,7 +42,8 @@ class MaskedMLP:
         return self.agent.start(key)
 
     def index(self) -> Index:
-        widths = [self.agent.input_dim if self.mask_inputs else 0, *self.agent.hidden]
+        inputs, *hidden = self.perceptron.widths
+        widths = [inputs if self.mask_inputs else 0, *hidden]
         return {
             f"mask{layer}": numpyro.sample(
                 f"mask{layer}", dist.Uniform(0.0, 1.0).expand((width,)).to_event(1)
@@ -52,7 +58,7 @@ class MaskedMLP:
                 return hidden
             return hidden * (index[f"mask{layer}"] >= self.rate) / (1.0 - self.rate)
 
-        values = mlp(params, x, self.agent.activation, masked)
+        values = self.perceptron.apply(params, x, masked)
         return self.agent.likelihood.with_noise(values, params)
 
     def row_weights(self, index: Index, x: Array) -> Any:
@@ -98,4 +104,10 @@ class Dropout(EpistemicAgent):
             raise UsageError(f"{method_name(self)}.rate={self.rate}: expected at least 0 and below 1")
 
     def epistemic(self, key: Array, task: Task) -> MaskedMLP:
-        return MaskedMLP(self.agent(task), self.rate, self.mask_inputs)
+        agent = self.agent(task)
+        if not hasattr(agent.function, "widths"):
+            kind = type(agent.function).__name__
+            raise UsageError(
+                f"{method_name(self)} masks what enters a layer, which {kind} does not say; expected MLP"
+            )
+        return MaskedMLP(agent, self.rate, self.mask_inputs)

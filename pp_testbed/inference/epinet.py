@@ -13,7 +13,7 @@ from pp_testbed.inference.epistemic import EpistemicAgent, Index
 from pp_testbed.inference.hypermodel import gaussian_index
 from pp_testbed.inference.options import Sweep, check_positive
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import MLP, BayesianNetwork
 
 HEAD = "head_"  # the prefix of the sites of the epinet
 
@@ -31,9 +31,9 @@ class HeadedMLP:
         frozen: the weights of all g_i, leaves [m, ...].
     """
 
-    base: AgentMLP
-    head: AgentMLP
-    small: AgentMLP
+    base: BayesianNetwork
+    head: BayesianNetwork
+    small: BayesianNetwork
     frozen: Params
     scale: Any
     index_dim: int = field(metadata={"static": True})
@@ -93,12 +93,17 @@ class Epinet(EpistemicAgent):
         check_positive(self, "index_dim")
 
     def epistemic(self, key: Array, task: Task) -> HeadedMLP:
-        base, dim, classes = self.agent(task), task.input_dim, task.num_outputs
-        width = (self.hidden or (dim,))[-1]
-        head = AgentMLP(
-            width + dim + self.index_dim, classes * self.index_dim, self.head_hidden, base.prior_sd
+        base, dim, outputs = self.agent(task), task.input_dim, task.num_outputs
+        shapes = base.start(key), jax.ShapeDtypeStruct((1, dim), task.x.dtype)
+        width = jax.eval_shape(base.features, *shapes).shape[1]
+        into = width + dim + self.index_dim
+        head, small = (
+            BayesianNetwork(network, base.prior_sd)
+            for network in (
+                MLP(into, self.head_hidden, outputs * self.index_dim),
+                MLP(dim, self.prior_hidden, outputs),
+            )
         )
-        small = AgentMLP(dim, classes, self.prior_hidden, base.prior_sd)
         frozen = jax.vmap(small.start)(jax.random.split(key, self.index_dim))
         scale = self.prior_scale / jnp.sqrt(task.temperature * self.index_dim)
         return HeadedMLP(base, head, small, frozen, scale, self.index_dim)

@@ -17,7 +17,8 @@ from pp_testbed.inference.map_ensemble import BOOTSTRAPS
 from pp_testbed.inference.options import Sweep, check_choice, check_positive, method_name
 from pp_testbed.inference.svi import Learner
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
-from pp_testbed.models.mlp import AgentMLP, layer_shapes, mlp
+from pp_testbed.models.mlp import layer_shapes, mlp
+from pp_testbed.models.networks import BayesianNetwork
 
 # Weights of a datum as functions of a standard normal, which the index makes: see BOOTSTRAPS.
 QUANTILES = {
@@ -52,7 +53,7 @@ class LinearHypermodel:
             drawn once for each x, so that one index weighs all data and one datum is weighed by all indices.
     """
 
-    agent: AgentMLP
+    agent: BayesianNetwork
     frozen: Params
     scale: Any
     key_rows: Array

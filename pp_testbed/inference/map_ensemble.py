@@ -8,7 +8,7 @@ whose maximum is the MAP; with N(0, v) priors that is a network with weight deca
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -20,6 +20,8 @@ import optax
 from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO
 
+from pp_testbed.engine.identity import SINCE
+from pp_testbed.errors import UsageError
 from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_choice, check_positive, check_within
 from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.svi import Learner, Trainable, Training, fit
@@ -34,7 +36,7 @@ from pp_testbed.models.base import (
     read_outputs,
     sample_latents,
 )
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import MLP, BayesianNetwork, Network
 
 BOOTSTRAPS: dict[str, Callable[[Array, int], Array]] = {
     "none": lambda key, num: jnp.ones(num),
@@ -65,6 +67,7 @@ class Agent:
 
     Args:
         hidden: units of each hidden layer; () is logistic regression.
+        network: any other network, of `models.networks`, instead of a perceptron.
         num_steps, batch_size, learning_rate: of Adam; the whole data where T <= batch_size.
     """
 
@@ -73,6 +76,7 @@ class Agent:
     batch_size: int = 100
     learning_rate: float = 1e-3
     name: str = ""
+    network: Network | None = field(default=None, metadata={SINCE: "0.5.0"})
     weighs_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -89,9 +93,31 @@ class Agent:
         return {"batch_size": 128}
 
 
-def agent_of(task: Task, hidden: tuple[int, ...], prior_sd: Any) -> AgentMLP:
-    """A network for a task, of so many hidden units."""
-    return AgentMLP(task.input_dim, task.num_outputs, hidden, prior_sd, likelihood=task.likelihood)
+def agent_of(
+    task: Task, hidden: tuple[int, ...], prior_sd: Any, network: Network | None = None
+) -> BayesianNetwork:
+    """A network for a task: the one that is given, the task's own, or a perceptron of so many units."""
+    given = network or task.network
+    if given:
+        check_network_of(given, task)
+    function = given or MLP(task.input_dim, hidden, task.num_outputs)
+    return BayesianNetwork(function, prior_sd, likelihood=task.likelihood)
+
+
+def check_network_of(network: Network, task: Task) -> None:
+    """Raise a UsageError unless a network has the inputs and the outputs of a task."""
+    x = jax.ShapeDtypeStruct((1, task.input_dim), jnp.float32)
+    try:
+        found = jax.eval_shape(network.apply, jax.eval_shape(network.init, jax.random.key(0)), x).shape
+    except UsageError:
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"the network cannot be run on inputs [1, {task.input_dim}]: {first}") from error
+    if found != (1, task.num_outputs):
+        raise UsageError(
+            f"the network's outputs at 1 input have shape {found}; expected (1, {task.num_outputs})"
+        )
 
 
 @pytree_dataclass
@@ -116,11 +142,11 @@ class Trained(Agent):
         """It, as it acts in a bandit of so many dimensions: with the prior of two, λ 2 √rho / t at time t."""
         return replace(self, l2=self.l2 * 2.0 / input_dim) if self.adaptive_l2 else self
 
-    def agent(self, task: Task) -> AgentMLP:
+    def agent(self, task: Task) -> BayesianNetwork:
         """The network and its prior."""
         decay = self.l2 * (jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_l2 else 1.0)
         prior_sd: Any = jnp.sqrt(0.5 / decay)
-        return agent_of(task, self.hidden, prior_sd)
+        return agent_of(task, self.hidden, prior_sd, self.network)
 
     def map_training(
         self,
@@ -142,7 +168,7 @@ class Trained(Agent):
         guide, optimizer = delta_guide(start, index), optax.adam(self.learning_rate)
         return Training(model, guide, optimizer, Trace_ELBO(particles), self.batch_size, row_weights)
 
-    def train_one(self, key: Array, agent: AgentMLP, task: Task) -> tuple[Params, Array]:
+    def train_one(self, key: Array, agent: BayesianNetwork, task: Task) -> tuple[Params, Array]:
         """The parameters of one network, trained from a random start, and the loss curve."""
         key_start, key_train, _ = jax.random.split(key, 3)
         training = self.map_training(agent, agent.start(key_start))
@@ -200,7 +226,7 @@ class Ensemble(Trained, Trainable):
 
     def posterior(self, parts: Any, params: Params, task: Task) -> Finite:
         """Of all members, parts and parameters with a leading axis [size]."""
-        return Finite.equal(Partial(AgentMLP.network, self.agent(task)), points(params))
+        return Finite.equal(Partial(BayesianNetwork.network, self.agent(task)), points(params))
 
     def fit(self, key: Array, task: Task) -> Finite:
         parts, fitted = map_members(lambda key: self.train(key, task), key, self.size)
@@ -234,7 +260,7 @@ class AdditivePrior:
         frozen: what g is given, in training; in `network` it is the draw's own.
     """
 
-    agent: AgentMLP
+    agent: BayesianNetwork
     prior: Partial
     scale: Any
     frozen: Any = None
@@ -281,11 +307,11 @@ class EnsemblePlus(Ensemble):
         super().__post_init__()
         check_choice(self, "bootstrap", BOOTSTRAPS)
 
-    def draw_prior(self, key: Array, task: Task, agent: AgentMLP) -> Any:
+    def draw_prior(self, key: Array, task: Task, agent: BayesianNetwork) -> Any:
         """What makes one prior function."""
         return sample_latents(task.model, task.x, task.y, key)
 
-    def prior_function(self, task: Task, agent: AgentMLP) -> Partial:
+    def prior_function(self, task: Task, agent: BayesianNetwork) -> Partial:
         """A pytree callable, `(what draw_prior drew, x [N, d]) -> [N, K]`."""
         return Partial(undivided_logits, task.model)
 

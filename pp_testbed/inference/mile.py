@@ -15,7 +15,7 @@ from pp_testbed.inference.mcmc import MCLMC, Target
 from pp_testbed.inference.options import Sweep, at_once, check_positive
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.models.base import Array, Task, pytree_dataclass
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import BayesianNetwork
 
 
 @pytree_dataclass
@@ -69,7 +69,7 @@ class MILE(Trained):
         together = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), draws)
         # An ensemble is all there is, chains are a sample.
         num_groups = divisor(self.name, self.size * self.num_draws) if self.thinning else 1
-        return Finite.equal(Partial(AgentMLP.network, agent), together, losses, num_groups)
+        return Finite.equal(Partial(BayesianNetwork.network, agent), together, losses, num_groups)
 
     def chain(self, key: Array, target: Target, position: Array) -> Array:
         """Positions [draws, P] of a chain from a position [P]."""

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 from pp_testbed.inference.map_ensemble import EnsemblePlus
 from pp_testbed.inference.options import Sweep
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import BayesianNetwork
 
 
 @pytree_dataclass
@@ -29,16 +29,16 @@ class EnsembleNTK(EnsemblePlus):
     name: str = "ensemble-ntk"
     sweep: ClassVar[Sweep] = ({"l2": (0.3, 1.0, 3.0), "prior_scale": (0.3, 1.0, 3.0)},)
 
-    def draw_prior(self, key: Array, task: Task, agent: AgentMLP) -> Any:
+    def draw_prior(self, key: Array, task: Task, agent: BayesianNetwork) -> Any:
         key_start, key_tangent = jax.random.split(key)
         tangent = agent.start(key_tangent)
-        last = f"w{len(agent.hidden)}"
-        return {"start": agent.start(key_start), "tangent": tangent | {last: jnp.zeros_like(tangent[last])}}
+        flat = {name: jnp.zeros_like(tangent[name]) for name in agent.last_layer}
+        return {"start": agent.start(key_start), "tangent": tangent | flat}
 
-    def prior_function(self, task: Task, agent: AgentMLP) -> Partial:
+    def prior_function(self, task: Task, agent: BayesianNetwork) -> Partial:
         return Partial(tangent_logits, agent)
 
 
-def tangent_logits(agent: AgentMLP, frozen: dict[str, Params], x: Array) -> Array:
+def tangent_logits(agent: BayesianNetwork, frozen: dict[str, Params], x: Array) -> Array:
     """J(x; start) · tangent: [N, K]."""
     return jax.jvp(lambda params: agent.values(params, x), (frozen["start"],), (frozen["tangent"],))[1]

@@ -64,7 +64,8 @@ class StochasticGradientSampler:
         exploration: fraction of a cycle without noise.
         draws_per_cycle: last draws of each that are kept,
             whatever `burn_in` is.
-        network: "agent", a perceptron of `hidden` units; or "generative", the task's own model.
+        network: "agent", a perceptron of `hidden` units; any other network, of `models.networks`; or
+            "generative", the task's own model.
     """
 
     learning_rate: float = 1e-4
@@ -80,7 +81,7 @@ class StochasticGradientSampler:
     num_cycles: int = 10
     exploration: float = 0.5
     draws_per_cycle: int = 10
-    network: str = "agent"
+    network: Any = "agent"
     hidden: tuple[int, ...] = (50, 50)
     name: str = ""
     weighs_rows: ClassVar[bool] = True
@@ -88,7 +89,8 @@ class StochasticGradientSampler:
 
     def __post_init__(self) -> None:
         check_positive(self, "num_steps", "thinning", "num_chains", "batch_size", "num_cycles")
-        check_choice(self, "network", NETWORKS)
+        if isinstance(self.network, str):
+            check_choice(self, "network", NETWORKS)
         check_choice(self, "schedule", SCHEDULES)
         if self.schedule == "cyclical":
             self._check_cycles()
@@ -128,7 +130,7 @@ class StochasticGradientSampler:
 
     def in_dimensions(self, input_dim: int) -> Self:
         """It, as it acts in a bandit of so many dimensions: with the prior variance of two, 1 / (4 √rho)."""
-        if self.network != "agent":
+        if self.network == "generative":
             return self
         return replace(self, prior_variance=self.prior_variance * input_dim / 2.0)
 
@@ -174,7 +176,8 @@ class StochasticGradientSampler:
             return target, target.start
         scale = 2.0 * jnp.sqrt(task.temperature) * task.input_dim
         prior_sd: Any = jnp.sqrt(self.prior_variance / scale)
-        agent = agent_of(task, self.hidden, prior_sd)
+        given = None if isinstance(self.network, str) else self.network
+        agent = agent_of(task, self.hidden, prior_sd, given)
         return Target(agent, task), lambda key: ravel_pytree(agent.start(key))[0]
 
     def begin(self, key: Array, task: Task) -> Any:

@@ -6,7 +6,6 @@ normalizing flow and elliptical slice sampling here, Laplace's method in `laplac
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -78,10 +77,9 @@ class Subspace:
 
 
 def last_layer(target: Target) -> Array:
-    """Unit vectors [P, k] of the weights and biases of the last layer: sites like w2 and b2."""
+    """Unit vectors [P, k] of the parameters of an agent's last layer."""
     sites = jax.eval_shape(lambda key: target.latents(target.start(key)), jax.random.key(0))
-    layers = {name: int(match[1]) for name in sites if (match := re.match(r"[wb](\d+)", name))}
-    last = [name for name, layer in layers.items() if layer == max(layers.values())]
+    last = target.model.last_layer
     is_last = ravel_pytree({name: jnp.full(leaf.shape, name in last) for name, leaf in sites.items()})[0]
     rows = jnp.nonzero(is_last, size=sum(sites[name].size for name in last))[0]
     return jnp.zeros((is_last.size, rows.size)).at[rows, jnp.arange(rows.size)].set(1.0)

@@ -271,6 +271,11 @@ class Task:
         return self.num_classes or 1
 
     @property
+    def network(self) -> Any:
+        """The network that agents train on it, if its model says one: see `models.networks`."""
+        return getattr(self.model, "network", None)
+
+    @property
     def temperature(self) -> Any:
         return self.model.temperature
 

@@ -1,8 +1,7 @@
-"""Multi-layer perceptrons: the one that generates the truth, and the one that agents train.
+"""Multi-layer perceptrons: what they compute, and the one that generates the truth.
 
-`GenerativeMLP` is the prior of the 2-D testbed (Osband et al., 2022, "The Neural Testbed").
-`AgentMLP` is the network of that paper's agents: no temperature, a Gaussian prior that is weight
-decay. Both are NumPyro models; both end in `models.base.observe`.
+`GenerativeMLP` is the prior of the 2-D testbed (Osband et al., 2022, "The Neural Testbed"). The networks of
+that paper's agents are in `networks`.
 """
 
 from __future__ import annotations
@@ -177,61 +176,6 @@ class GenerativeMLP:
     def inputs(self, key: Array, num: int) -> Array:
         """Draw inputs [num, d] from their distribution, N(0, I_d)."""
         return jax.random.normal(key, (num, self.input_dim))
-
-
-@pytree_dataclass
-class AgentMLP:
-    """The network of an agent, a perceptron with biases whose parameters are all N(0, prior_sd²).
-
-    It computes logits directly; the temperature is for its prior to know. Its MAP is a network
-    trained with weight decay: -log p = T·(mean cross-entropy) + ‖θ‖² / (2 prior_sd²) + constant.
-    Of numbers it computes locations, and has the parameters of the likelihood's noise besides.
-    """
-
-    input_dim: int
-    num_outputs: int
-    hidden: tuple[int, ...]
-    prior_sd: float
-    activation: str = "relu"
-    likelihood: Likelihood = CLASSES
-
-    def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
-        return observe(self.network(self.params(), x), y, num_train, self.likelihood)
-
-    def params(self, prefix: str = "") -> Params:
-        """Declare the weights, the biases and the noise as sites; all names start with `prefix`."""
-        params = {}
-        for layer, shape in enumerate(layer_shapes(self.input_dim, self.hidden, self.num_outputs)):
-            for name, size in [(f"{prefix}w{layer}", shape), (f"{prefix}b{layer}", shape[1:])]:
-                params[name] = _normal(name, size, self.prior_sd)
-        for name, (mean, spread) in self.likelihood.noise.items():
-            params[prefix + name] = numpyro.sample(prefix + name, dist.Normal(mean, spread))
-        return params
-
-    def network(self, params: Params, x: Array) -> Array:
-        """Outputs [N, D] at x [N, d]."""
-        return self.likelihood.with_noise(self.values(params, x), params)
-
-    def values(self, params: Params, x: Array) -> Array:
-        """What the perceptron computes at x [N, d]: logits [N, K], or locations [N, 1]."""
-        return mlp(params, x, self.activation)
-
-    def features(self, params: Params, x: Array) -> Array:
-        """The last hidden layer [N, units] at x [N, d]; x itself where there is none."""
-        depth = len(self.hidden)
-        if depth == 0:
-            return x
-        below = {name: params[name] for layer in range(depth) for name in (f"w{layer}", f"b{layer}")}
-        return ACTIVATIONS[self.activation](mlp(below, x, self.activation))
-
-    def start(self, key: Array) -> Params:
-        """Where training starts: truncated normal weights, zero biases, the noise at its prior's mean."""
-        shapes = layer_shapes(self.input_dim, self.hidden, self.num_outputs)
-        params = {}
-        for layer, weights in enumerate(truncated_normals(jax.random.split(key, len(shapes)), shapes)):
-            params[f"w{layer}"] = weights
-            params[f"b{layer}"] = jnp.zeros(weights.shape[1:])
-        return params | {name: jnp.asarray(mean) for name, (mean, _) in self.likelihood.noise.items()}
 
 
 def _normal(name: str, shape: tuple[int, ...], scale: Any = 1.0) -> Array:

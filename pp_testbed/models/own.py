@@ -59,6 +59,11 @@ class OwnModel:
             self.program(x, y)
         return sites["y"]["value"]
 
+    @property
+    def network(self) -> Any:
+        """The network that agents train on its tasks, if the program says one."""
+        return getattr(self.program, "network", None)
+
     def inputs(self, key: Array, num: int) -> Array:
         """Draw inputs [num, d]."""
         if self.domain is not None:

@@ -18,7 +18,7 @@ from pp_testbed.inference.ntk import tangent_logits
 from pp_testbed.inference.registry import method
 from pp_testbed.inference.swag import draw_normal, moments
 from pp_testbed.models.base import observe
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import MLP, BayesianNetwork
 
 KEY = jax.random.key(3)
 MEMBER = jax.random.split(KEY, 1)[0]  # the key of the first member of an ensemble that is given KEY
@@ -104,7 +104,12 @@ def test_bbb_mixture_prior_is_a_mixture():
     options = {"prior": "mixture", "sigma": 2.0, "sigma_2": 0.5, "mixture_weight": 0.3}
     made = method("bbb", preset="paper", **options)
     prior = WeightPrior(
-        AgentMLP(2, 2, (50, 50), 1.0), made.sigma, made.sigma_2, made.mixture_weight, 1.0, "mixture"
+        BayesianNetwork(MLP(2, (50, 50), 2), 1.0),
+        made.sigma,
+        made.sigma_2,
+        made.mixture_weight,
+        1.0,
+        "mixture",
     )
     values = np.array([-3.0, 0.1, 0.7])
     expected = np.log(0.3 * norm.pdf(values, scale=2.0) + 0.7 * norm.pdf(values, scale=0.5)).sum()
@@ -219,7 +224,7 @@ def test_deep_kernel_counts_a_row_as_often_as_its_weight_says():
 
 
 def test_tangent_functions_have_the_tangent_kernel():
-    agent = AgentMLP(2, 2, (20,), 1.0)
+    agent = BayesianNetwork(MLP(2, (20,), 2), 1.0)
     made = method("ensemble-ntk", hidden=(20,), preset="paper")
     drawn = made.draw_prior(KEY, TASK, agent)
     x = X[:4]

@@ -20,7 +20,7 @@ from pp_testbed.inference.map_ensemble import BOOTSTRAPS, delta_guide
 from pp_testbed.inference.registry import METHODS, method
 from pp_testbed.inference.svi import Training, fit, minibatch
 from pp_testbed.models.base import Task, observe, sample_latents
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import MLP, BayesianNetwork
 
 KEY = jax.random.key(3)
 
@@ -345,7 +345,7 @@ def test_options_are_checked():
 
 
 def test_agent_prior():
-    agent = AgentMLP(2, 2, (5,), prior_sd=0.3)
+    agent = BayesianNetwork(MLP(2, (5,), 2), prior_sd=0.3)
     trace = numpyro.handlers.trace(numpyro.handlers.seed(agent, 0)).get_trace(jnp.ones((1, 2)))
     assert trace["w0"]["value"].shape == (2, 5)
     for site in ("w0", "b0", "w1", "b1"):

@@ -26,7 +26,7 @@ from pp_testbed.inference.svgd import SVGD
 from pp_testbed.inference.svi import FullRank, Training, fit
 from pp_testbed.models.base import pytree_dataclass
 from pp_testbed.models.likelihoods import multinomial_root
-from pp_testbed.models.mlp import AgentMLP
+from pp_testbed.models.networks import MLP, BayesianNetwork
 from tests.inference.test_mcmc import Linear, assert_moments, by_chain, exact_linear, linear_task
 
 KEY = jax.random.key(3)
@@ -177,7 +177,7 @@ def test_slice_sampling_in_the_whole_space_is_exact():
 
 
 def test_last_layer_and_principal_directions():
-    agent = AgentMLP(2, 3, (4,), 1.0)
+    agent = BayesianNetwork(MLP(2, (4,), 3), 1.0)
     target = Target(agent, pt.task(pt.GenerativeMLP(num_classes=3), [[0.0, 1.0]], [1]))
     start = agent.start(KEY)
     flat, unravel = ravel_pytree(start)

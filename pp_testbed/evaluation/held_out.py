@@ -134,22 +134,30 @@ def _of_numbers(
     """
     density, density_without = log_mixture(log_probs.T, log_weights, num_groups)
     weights = _weights_without(log_weights, num_groups)  # [1 + G, M], or [1, M]
-    distribution, locations = likelihood.distribution(outputs), outputs[..., 0]
-    means = weights @ locations
-    nodes, lengths = _nodes(y, outputs, jnp.exp(log_weights))  # [Q, b] both
-    below = weights @ distribution.cdf(y)  # [1 + G, b]
+    margins = likelihood.margins(outputs)  # of each number [M, b, ...]
+    means = _mixed(weights, margins.loc)
+    nodes, lengths = _nodes(y, margins, jnp.exp(log_weights))  # [Q, b, ...] both
+    below = _mixed(weights, margins.cdf(y))  # [1 + G, b, ...]
 
     def at_node(node: tuple[Array, Array]) -> Array:
         z, length = node
-        return length * (weights @ distribution.cdf(z) - (y <= z)) ** 2
+        return length * (_mixed(weights, margins.cdf(z)) - (y <= z)) ** 2
 
     crps = jax.lax.map(at_node, (nodes, lengths)).sum(axis=0)
     every = {"squared_error": (y - means) ** 2, "pit": below, "crps": crps}
-    whole = {name: values[0][:, None] for name, values in every.items()}
     rest = slice(1, None) if num_groups > 1 else slice(None)
-    without = {name: values[rest].T[:, :, None] for name, values in every.items()}
+    whole = {name: values[0].reshape(len(y), -1) for name, values in every.items()}
+    without = {
+        name: jnp.moveaxis(values[rest], 1, 0).reshape(len(y), -1, whole[name].shape[1])
+        for name, values in every.items()
+    }
     whole["nll"], without["nll"] = -density[:, None], -density_without[:, :, None]
     return Terms(whole, without)
+
+
+def _mixed(weights: Array, values: Array) -> Array:
+    """Sums over functions with weights [G, M] of their values [M, b, ...]: [G, b, ...]."""
+    return (weights @ values.reshape(len(values), -1)).reshape(len(weights), *values.shape[1:])
 
 
 def _weights_without(log_weights: Array, num_groups: int) -> Array:
@@ -161,17 +169,18 @@ def _weights_without(log_weights: Array, num_groups: int) -> Array:
     return jnp.exp(jnp.concatenate([log_weights[None], logs - logsumexp(logs, axis=1, keepdims=True)]))
 
 
-def _nodes(y: Array, outputs: Array, weights: Array) -> tuple[Array, Array]:
-    """Where and with which weights [2 Q, b] integrals over the line are sums, which has a kink at y.
+def _nodes(y: Array, margins: Any, weights: Array) -> tuple[Array, Array]:
+    """Where and with which weights [2 Q, b, ...] integrals over the line are sums, which has a kink at y.
 
     Gauss-Legendre in u, z = y ± s u / (1 - u), with s the spread of the prediction about y.
     """
     from numpy.polynomial.legendre import leggauss
 
     u, length = leggauss(NODES)
-    u, length = (u + 1.0) / 2.0, length / 2.0
-    location, scale = outputs[..., 0], jnp.exp(outputs[..., 1])
-    spread = jnp.sqrt((weights[:, None] * ((location - y) ** 2 + scale**2)).sum(axis=0))
-    reach = jnp.asarray(u / (1.0 - u))[:, None] * spread
-    lengths = jnp.asarray(length / (1.0 - u) ** 2)[:, None] * spread
+    column = (-1, *[1] * y.ndim)
+    u, length = ((u + 1.0) / 2.0).reshape(column), (length / 2.0).reshape(column)
+    squares = (margins.loc - y) ** 2 + margins.scale**2
+    spread = jnp.sqrt(jnp.tensordot(weights, squares, axes=1))
+    reach = jnp.asarray(u / (1.0 - u)) * spread
+    lengths = jnp.asarray(length / (1.0 - u) ** 2) * spread
     return jnp.concatenate([y + reach, y - reach]), jnp.concatenate([lengths, lengths])

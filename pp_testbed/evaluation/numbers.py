@@ -73,7 +73,7 @@ def _of_batch(
         """Of labels drawn at places [S, τ] of the batch: the truth's [S, τ], and the functions' [S, τ, M]."""
         given = likelihood.distribution(true[places])
         y = given.sample(key)
-        each = likelihood.distribution(jnp.moveaxis(outputs, 0, 1)[places]).log_prob(y[..., None])
+        each = likelihood.distribution(jnp.moveaxis(outputs, 0, 1)[places]).log_prob(y[:, :, None])
         return given.log_prob(y), each
 
     width, tau = config.width, config.tau

@@ -180,6 +180,8 @@ def summarise(
     """
     whole = per_score(terms.whole, config, offers)
     without = jax.vmap(per_score, (1, None, None))(terms.without, config, offers)  # [G, n, ...]
+    if num_rows:  # the numbers of one row are one observation
+        whole, without = jax.tree.map(_of_rows, whole), jax.tree.map(jax.vmap(_of_rows), without)
     summary = {}
     for name, values in whole.items():
         deviations = (without[name] - values).reshape(len(without[name]), -1)
@@ -192,6 +194,11 @@ def summarise(
         if name in BIASED:
             summary[name + "_bias"] = joint.jackknife(deviations.mean(axis=1))[0]
     return summary
+
+
+def _of_rows(values: Array) -> Array:
+    """Terms of rows [N, 1], the mean over the numbers of each [N, T]; those of batches [n] as they are."""
+    return values.mean(axis=1, keepdims=True) if values.ndim == 2 else values
 
 
 def stderr_of_batches(values: Array, rows: Array, num_rows: int) -> Array:

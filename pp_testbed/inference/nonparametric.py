@@ -16,11 +16,9 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from pp_testbed.inference.options import Sweep, check_choice, check_positive
 from pp_testbed.inference.posterior import Plain, finite
 from pp_testbed.models.base import Array, Task
-from pp_testbed.models.likelihoods import LOG_FREEDOM, LOG_SCALE
 
 BOUNDS = 0.01, 0.99  # of probabilities, as in the paper: an infinite KL would hide all else
 UNKNOWN, LEAST = 1.0, 0.01  # standard deviations of labels, which are of size 1
-NEARLY_NORMAL = 4.0  # the logarithm of degrees of freedom, where a likelihood has some
 
 
 def classifier(model: Any, task: Task) -> Plain:
@@ -40,12 +38,12 @@ def classifier(model: Any, task: Task) -> Plain:
 
 def regressor(predict: Callable[[np.ndarray], np.ndarray], residuals: np.ndarray, task: Task) -> Plain:
     """A predictor of numbers as a posterior of one function, with the spread of its errors on other data."""
-    known = residuals[np.isfinite(residuals)]
-    spread = np.sqrt(np.mean(known**2)) if len(known) > 1 else UNKNOWN
-    noise = {LOG_SCALE: jnp.log(max(float(spread), LEAST)), LOG_FREEDOM: jnp.asarray(NEARLY_NORMAL)}
+    known = residuals[np.isfinite(residuals).reshape(len(residuals), -1).all(axis=1)]
+    spread = np.sqrt(np.mean(known**2, axis=0)) if len(known) > 1 else UNKNOWN
+    spread = np.maximum(spread, LEAST)
 
     def outputs(x: np.ndarray) -> np.ndarray:
-        return np.asarray(task.likelihood.with_noise(jnp.asarray(predict(x))[:, None], noise))[None]
+        return np.asarray(task.likelihood.around(jnp.asarray(predict(x)).reshape(len(x), -1), spread))[None]
 
     return finite(outputs)
 
@@ -118,4 +116,4 @@ class RandomForest:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of data that all trees have seen
             trees = RandomForestRegressor(self.trees, oob_score=len(y) > 1, random_state=seed).fit(x, y)
-        return regressor(trees.predict, y - getattr(trees, "oob_prediction_", y.mean()), task)
+        return regressor(trees.predict, y - getattr(trees, "oob_prediction_", y.mean(axis=0)), task)

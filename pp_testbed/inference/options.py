@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
+import numpy as np
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.posterior import Posterior
@@ -119,8 +120,14 @@ def _parse(text: str, like: Any) -> Any:
     raise ValueError(text)
 
 
+PLAIN = (bool, int, float, str, tuple, list, type(None), np.generic, np.ndarray, jax.Array)
+
+
 def _as_type(value: Any, like: Any) -> Any:
     """A value that is no text as of the type of another; a TypeError where that would change it."""
+    is_plain: bool = isinstance(value, PLAIN)
+    if not is_plain:  # a network, a guide: the method's own check knows
+        return value
     if isinstance(like, bool | str):
         if not isinstance(value, type(like)):
             raise TypeError(value)

@@ -236,7 +236,7 @@ class Task:
     Attributes:
         model: the generative model, whose prior is the truth's own.
         x: inputs [P, d].
-        y: labels [P], in 0, ..., K-1.
+        y: labels [P], in 0, ..., K-1, or numbers [P] or [P, targets].
         num_train: T, how many of the P rows are data. The rows after them repeat the data, so that
             problems of different T share one compiled program; but only for a method that promises to
             weigh rows (see `Method`), and in bandits. Elsewhere P equals T.
@@ -262,13 +262,15 @@ class Task:
     @classmethod
     def blank(cls, model: Model, rows: int) -> Task:
         """A task of so many rows in which nothing is written yet: its shapes and types are those of any."""
-        kind = jnp.int32 if likelihood_of(model).is_of_classes else jnp.float32
-        return cls(model, jnp.zeros((rows, model.input_dim)), jnp.zeros(rows, kind), rows)
+        likelihood = likelihood_of(model)
+        kind = jnp.int32 if likelihood.is_of_classes else jnp.float32
+        labels = jnp.zeros((rows, *likelihood.event_shape), kind)
+        return cls(model, jnp.zeros((rows, model.input_dim)), labels, rows)
 
     @property
     def num_outputs(self) -> int:
-        """What a network computes at an input: a logit for each class, or one location."""
-        return self.num_classes or 1
+        """What a network computes at an input: a logit for each class, or locations and more."""
+        return self.likelihood.num_values(self.num_classes)
 
     @property
     def network(self) -> Any:
@@ -341,11 +343,13 @@ def task(model: Model, x: Any, y: Any) -> Task:
             "methods expect about 1: standardise the columns",
             stacklevel=2,
         )
-    if y.shape != x.shape[:1]:
-        raise UsageError(f"labels have shape {y.shape}; expected ({x.shape[0]},), one per input")
-    if not likelihood_of(model).is_of_classes:
-        if not np.isfinite(y).all():
-            raise UsageError(f"labels are NaN or infinite, first at row {int(np.argmin(np.isfinite(y)))}")
+    likelihood = likelihood_of(model)
+    if y.shape != (expected := (x.shape[0], *likelihood.event_shape)):
+        raise UsageError(f"labels have shape {y.shape}; expected {expected}, one per input")
+    if not likelihood.is_of_classes:
+        finite = np.isfinite(y).reshape(len(y), -1).all(axis=1)
+        if not finite.all():
+            raise UsageError(f"labels are NaN or infinite, first at row {int(np.argmin(finite))}")
         return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.float32), x.shape[0])
     classes = model.num_classes
     wrong = ~np.isin(y, np.arange(classes))

@@ -1,23 +1,26 @@
 """What the outputs of a function mean: the distribution of a label given them, and back.
 
-Outputs are an array [..., N, D]. Of classes they are logits, D = K; of a number they are the location and the
-logarithm of the scale, and for Student's t the logarithm of the degrees of freedom too. A likelihood is found
+Outputs are an array [..., N, D]. Of classes they are logits, D = K; of numbers they are locations and the
+logarithms of scales, and for Student's t the logarithm of the degrees of freedom too. A likelihood is found
 from the distribution of a model's observed site, so that no program has to say which it has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 
-from pp_testbed.errors import UsageError
+from pp_testbed.errors import UsageError, check_whole, unknown
 
 Array = jax.Array
 LOG_SCALE, LOG_FREEDOM = "log_scale", "log_freedom"  # the sites of networks that predict numbers
+SCALES = ("learned", "inputs")
+NEARLY_NORMAL = 4.0  # the logarithm of degrees of freedom
 
 
 class Likelihood(Protocol):
@@ -28,16 +31,29 @@ class Likelihood(Protocol):
         """Whether labels are 0, ..., K-1, which can be enumerated; else they are numbers."""
         ...
 
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        """The shape of a label: () of one number or class, (T,) of several numbers."""
+        ...
+
     def num_outputs(self, num_classes: int) -> int:
         """D, of so many classes."""
         ...
 
-    def outputs(self, distribution: Any) -> Array:
-        """Outputs [..., N, D] from the distribution of labels [..., N]."""
+    def num_values(self, num_classes: int) -> int:
+        """What a network computes at an input: all of the outputs but its noise."""
+        ...
+
+    def outputs(self, distribution: Any, shape: tuple[int, ...]) -> Array:
+        """Outputs [..., N, D] from the distribution of labels of this shape [..., N, *event_shape]."""
         ...
 
     def distribution(self, outputs: Array) -> Any:
         """The distribution of labels [..., N] from outputs [..., N, D]."""
+        ...
+
+    def margins(self, outputs: Array) -> Any:
+        """The distribution of each number of a label, [..., N, *event_shape]."""
         ...
 
     def predictor(self, outputs: Array) -> Array:
@@ -49,7 +65,7 @@ class Likelihood(Protocol):
         ...
 
     @property
-    def noise(self) -> dict[str, tuple[float, float]]:
+    def noise(self) -> dict[str, tuple[Any, float]]:
         """What a network has besides its weights: mean and sd of the normal prior of each parameter."""
         ...
 
@@ -59,6 +75,10 @@ class Likelihood(Protocol):
 
     def without_noise(self, outputs: Array) -> Array:
         """What a network computes of outputs [..., N, D]: logits, or locations [..., N, 1]."""
+        ...
+
+    def around(self, locations: Array, spread: Any) -> Array:
+        """Outputs [N, D] of numbers that are about locations [N, T], with a spread, one or [T]."""
         ...
 
 
@@ -72,16 +92,23 @@ class Categorical:
         ((3, 2), (3, 1))
     """
 
-    is_of_classes: bool = True
+    is_of_classes: ClassVar[bool] = True
+    event_shape: ClassVar[tuple[int, ...]] = ()
 
     def num_outputs(self, num_classes: int) -> int:
         return num_classes
 
-    def outputs(self, distribution: Any) -> Array:
+    def num_values(self, num_classes: int) -> int:
+        return num_classes
+
+    def outputs(self, distribution: Any, shape: tuple[int, ...]) -> Array:
         logits: Array = distribution.logits
         if isinstance(distribution, dist.BernoulliLogits | dist.BernoulliProbs):
-            return jnp.stack([jnp.zeros_like(logits), logits], axis=-1)
-        return logits
+            logits = jnp.stack([jnp.zeros_like(logits), logits], axis=-1)
+        return jnp.broadcast_to(logits, (*shape, logits.shape[-1]))
+
+    def margins(self, outputs: Array) -> Any:
+        return self.distribution(outputs)
 
     def distribution(self, outputs: Array) -> Any:
         return dist.Categorical(logits=outputs, validate_args=False)  # NaN is said where it is judged
@@ -93,7 +120,7 @@ class Categorical:
         return multinomial_root(jax.nn.softmax(outputs))
 
     @property
-    def noise(self) -> dict[str, tuple[float, float]]:
+    def noise(self) -> dict[str, tuple[Any, float]]:
         return {}
 
     def with_noise(self, values: Array, params: dict[str, Array]) -> Array:
@@ -102,52 +129,106 @@ class Categorical:
     def without_noise(self, outputs: Array) -> Array:
         return outputs
 
+    def around(self, locations: Array, spread: Any) -> Array:
+        raise TypeError("classes are not about a location")
+
 
 @dataclass(frozen=True)
 class Normal:
-    """A number: y ~ N(m, exp(s)²), outputs (m, s)."""
+    """Numbers: y_t ~ N(m_t, exp(s_t)²) for each of T targets, outputs (m_1, ..., m_T, s_1, ..., s_T).
 
-    is_of_classes: bool = False
+    Attributes:
+        targets: T; a label of one is a number, of several a vector [T].
+        scale: of a network's noise: "learned", a parameter for each target; "inputs", where the network
+            computes its logarithm at each input beside the locations; or a number, which is known.
+
+    Examples:
+        >>> Normal(targets=3, scale="inputs").num_values(0), Normal(scale=0.1).noise
+        (6, {})
+    """
+
+    targets: int = 1
+    scale: str | float = "learned"
+    is_of_classes: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_whole("targets", self.targets, least=1)
+        if isinstance(self.scale, str) and self.scale not in SCALES:
+            raise unknown("scale", self.scale, SCALES)
+        if not isinstance(self.scale, str) and not self.scale > 0:
+            raise UsageError(
+                f"the scale is {self.scale!r}; expected a number above 0, or {' or '.join(SCALES)}"
+            )
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return () if self.targets == 1 else (self.targets,)
 
     def num_outputs(self, num_classes: int) -> int:
-        return 2
+        return 2 * self.targets
 
-    def outputs(self, distribution: Any) -> Array:
-        parts = distribution.loc, jnp.log(distribution.scale)
-        return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
+    def num_values(self, num_classes: int) -> int:
+        return 2 * self.targets if self.scale == "inputs" else self.targets
+
+    def outputs(self, distribution: Any, shape: tuple[int, ...]) -> Array:
+        parts = [jnp.broadcast_to(part, shape) for part in (distribution.loc, jnp.log(distribution.scale))]
+        return jnp.stack(parts, axis=-1) if self.targets == 1 else jnp.concatenate(parts, axis=-1)
+
+    def margins(self, outputs: Array) -> Any:
+        location, scale = outputs[..., : self.targets], jnp.exp(outputs[..., self.targets :])
+        if self.targets == 1:
+            location, scale = location[..., 0], scale[..., 0]
+        return dist.Normal(location, scale, validate_args=False)
 
     def distribution(self, outputs: Array) -> Any:
-        return dist.Normal(outputs[..., 0], jnp.exp(outputs[..., 1]), validate_args=False)
+        margins = self.margins(outputs)
+        return margins if self.targets == 1 else margins.to_event(1)
 
     def predictor(self, outputs: Array) -> Array:
         return outputs
 
     def curvature_root(self, outputs: Array) -> Array:
-        return jnp.diag(jnp.stack([jnp.exp(-outputs[1]), jnp.sqrt(2.0)]))
+        of_locations = jnp.exp(-outputs[self.targets :])
+        return jnp.diag(jnp.concatenate([of_locations, jnp.full(self.targets, jnp.sqrt(2.0))]))
 
     @property
-    def noise(self) -> dict[str, tuple[float, float]]:
-        return {LOG_SCALE: (-1.0, 1.0)}
+    def noise(self) -> dict[str, tuple[Any, float]]:
+        if self.scale != "learned":
+            return {}
+        return {LOG_SCALE: (-1.0 if self.targets == 1 else np.full(self.targets, -1.0, np.float32), 1.0)}
 
     def with_noise(self, values: Array, params: dict[str, Array]) -> Array:
-        return _beside(values, params[LOG_SCALE])
+        if self.scale == "inputs":
+            return values
+        known = None if self.scale == "learned" else jnp.log(jnp.asarray(self.scale, values.dtype))
+        return _beside(values, params[LOG_SCALE] if known is None else known)
 
     def without_noise(self, outputs: Array) -> Array:
-        return outputs[..., :1]
+        return outputs if self.scale == "inputs" else outputs[..., : self.targets]
+
+    def around(self, locations: Array, spread: Any) -> Array:
+        return _beside(locations, jnp.log(spread))
 
 
 @dataclass(frozen=True)
 class StudentT:
     """A number with heavy tails: y ~ m + exp(s) t_exp(v), outputs (m, s, v)."""
 
-    is_of_classes: bool = False
+    is_of_classes: ClassVar[bool] = False
+    event_shape: ClassVar[tuple[int, ...]] = ()
 
     def num_outputs(self, num_classes: int) -> int:
         return 3
 
-    def outputs(self, distribution: Any) -> Array:
+    def num_values(self, num_classes: int) -> int:
+        return 1
+
+    def outputs(self, distribution: Any, shape: tuple[int, ...]) -> Array:
         parts = distribution.loc, jnp.log(distribution.scale), jnp.log(distribution.df)
-        return jnp.stack(jnp.broadcast_arrays(*parts), axis=-1)
+        return jnp.stack([jnp.broadcast_to(part, shape) for part in parts], axis=-1)
+
+    def margins(self, outputs: Array) -> Any:
+        return self.distribution(outputs)
 
     def distribution(self, outputs: Array) -> Any:
         parts = jnp.exp(outputs[..., 2]), outputs[..., 0], jnp.exp(outputs[..., 1])
@@ -163,7 +244,7 @@ class StudentT:
         return jnp.diag(jnp.stack([of_location, jnp.sqrt(2.0 * freedom / (freedom + 3.0)), 0.0]))
 
     @property
-    def noise(self) -> dict[str, tuple[float, float]]:
+    def noise(self) -> dict[str, tuple[Any, float]]:
         return {LOG_SCALE: (-1.0, 1.0), LOG_FREEDOM: (1.5, 0.5)}
 
     def with_noise(self, values: Array, params: dict[str, Array]) -> Array:
@@ -172,9 +253,12 @@ class StudentT:
     def without_noise(self, outputs: Array) -> Array:
         return outputs[..., :1]
 
+    def around(self, locations: Array, spread: Any) -> Array:
+        return _beside(locations, jnp.log(spread), jnp.asarray(NEARLY_NORMAL))
+
 
 def _beside(values: Array, *numbers: Array) -> Array:
-    """Locations [N, 1] with the same numbers in every row: [N, 1 + numbers]."""
+    """Locations [N, T] with the same numbers, each one or [T], in every row: [N, T + T · numbers]."""
     return jnp.concatenate([values, *(jnp.broadcast_to(one, values.shape) for one in numbers)], axis=-1)
 
 
@@ -214,7 +298,13 @@ def outputs_of(distribution: Any) -> tuple[Likelihood, Array]:
     if type(base) not in KINDS:
         known = ", ".join(dict.fromkeys(kind.__name__.removesuffix("Logits") for kind in KINDS))
         raise UsageError(f"labels y are {type(base).__name__}; expected one of {known}")
-    likelihood = KINDS[type(base)]
-    outputs = likelihood.outputs(base)
-    shape = (*distribution.batch_shape, *distribution.event_shape, outputs.shape[-1])
-    return likelihood, jnp.broadcast_to(outputs, shape)
+    likelihood, event_shape = KINDS[type(base)], distribution.event_shape
+    if event_shape and (len(event_shape) > 1 or not isinstance(likelihood, Normal)):
+        kind = type(base).__name__.removesuffix("Logits")
+        raise UsageError(
+            f"labels y are {kind} with an event of shape {event_shape}; expected one value for each input, a "
+            "plate and not .to_event, or vectors of normal numbers, .to_event(1)"
+        )
+    if event_shape:
+        likelihood = Normal(targets=event_shape[0])
+    return likelihood, likelihood.outputs(base, (*distribution.batch_shape, *event_shape))

@@ -229,7 +229,8 @@ class BayesianNetwork:
             for name, shape in self.function.shapes.items()
         }
         for name, (mean, spread) in self.likelihood.noise.items():
-            params[name] = numpyro.sample(prefix + name, dist.Normal(mean, spread))
+            one = dist.Normal(mean, spread)
+            params[name] = numpyro.sample(prefix + name, one.to_event(len(one.batch_shape)))
         return {prefix + name: value for name, value in params.items()}
 
     def network(self, params: Params, x: Array) -> Array:

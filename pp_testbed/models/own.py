@@ -176,12 +176,16 @@ def inspected(program: Program, name: str, input_dim: int) -> Inspected:
                 f"the latent site {site['name']} of {name} has a value for every row of data, and "
                 "none at other inputs; expected latents whose shape does not depend on x"
             )
-    if two["y"]["batch_shape"] != (2,) or two["y"]["shape"] != (2,):
+    likelihood = two["y"]["likelihood"]
+    if two["y"]["batch_shape"] != (2,) or two["y"]["shape"] != (2, *likelihood.event_shape):
         raise UsageError(
             f"y of {name} has shape {two['y']['shape']}, its batch {two['y']['batch_shape']}, for 2 inputs; "
-            "expected (2,) of both: a plate, and not .to_event"
+            "expected (2,) of both, a plate; or (2, targets) in a plate of 2, and .to_event(1)"
         )
-    likelihood = two["y"]["likelihood"]
+    if (said := getattr(program, "likelihood", likelihood)) != likelihood:
+        if said.event_shape != likelihood.event_shape or type(said) is not type(likelihood):
+            raise UsageError(f"{name} says that its likelihood is {said}; its y is {likelihood}")
+        likelihood = said
     return Inspected(two["y"]["num_outputs"] if likelihood.is_of_classes else 0, likelihood)
 
 

@@ -8,6 +8,7 @@ import jax
 import numpyro
 import numpyro.distributions as dist
 
+from pp_testbed.errors import check_whole
 from pp_testbed.models.base import Array, check_model, observe, pytree_dataclass
 from pp_testbed.models.likelihoods import LOG_SCALE, Likelihood, Normal
 from pp_testbed.models.mlp import check_network, generative_params, hidden_of, mlp
@@ -23,31 +24,40 @@ class RegressionMLP:
         input_dim: d.
         hidden: units of each hidden layer.
         activation: one of `models.mlp.ACTIVATIONS`.
+        targets: numbers of a label, which share the hidden layers; each has noise of its own.
     """
 
     revision: ClassVar[int] = 1
     temperature: ClassVar[float] = 1.0
     num_classes: ClassVar[int] = 0
     settings: ClassVar[tuple[str, ...]] = ()
-    likelihood: ClassVar[Likelihood] = Normal()
     input_dim: int = 2
     hidden: tuple[int, ...] = (50,)
     activation: str = "relu"
+    targets: int = 1
 
     def __post_init__(self) -> None:
+        check_whole("targets", self.targets, least=1)
         check_model(self)
         check_network(self.hidden, self.activation)
 
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
-        params = generative_params(self.input_dim, self.hidden, 1, "normal")
-        noise = {LOG_SCALE: numpyro.sample(LOG_SCALE, dist.Normal(*self.likelihood.noise[LOG_SCALE]))}
+        params = generative_params(self.input_dim, self.hidden, self.targets, "normal")
+        prior = dist.Normal(*self.likelihood.noise[LOG_SCALE])
+        noise = {LOG_SCALE: numpyro.sample(LOG_SCALE, prior.to_event(len(prior.batch_shape)))}
         values = 2.0 * mlp(params, x, self.activation)
         return observe(self.likelihood.with_noise(values, noise), y, num_train, self.likelihood)
 
     @property
+    def likelihood(self) -> Likelihood:
+        """Normal numbers with noise of unknown size."""
+        return Normal(self.targets)
+
+    @property
     def words(self) -> list[str]:
         """What a name says of it besides its dimension: what is not usual."""
-        usual = {"h" + "x".join(map(str, self.hidden)): "h50", self.activation: "relu"}
+        hidden = "h" + "x".join(map(str, self.hidden))
+        usual = {hidden: "h50", self.activation: "relu", f"y{self.targets}": "y1"}
         return [word for word, common in usual.items() if word != common]
 
     @classmethod
@@ -55,8 +65,12 @@ class RegressionMLP:
         """The options that such words say."""
         options: dict[str, Any] = {}
         for word in words:
-            is_hidden = word[1:2].isdigit()
-            options["hidden" if is_hidden else "activation"] = hidden_of(word) if is_hidden else word
+            if not word[1:2].isdigit():
+                options["activation"] = word
+            elif word.startswith("y"):
+                options["targets"] = int(word[1:])
+            else:
+                options["hidden"] = hidden_of(word)
         return options
 
     def inputs(self, key: Array, num: int) -> Array:

@@ -84,10 +84,10 @@ class DataProblem(BaseProblem):
         y, y_test = self.data.y[rows], parts.y_test
         if not self.data.num_classes:
             every = self.data.y[parts.train]
-            mean, spread = every.mean(), every.std()
-            if spread == 0:
+            mean, spread = every.mean(axis=0), every.std(axis=0)
+            if np.any(spread == 0):
                 raise UsageError(
-                    f"all labels of the training part of {self.name} are {every[0]:g}: try another seed"
+                    f"all labels of the training part of {self.name} are {every[0]}: try another seed"
                 )
             y, y_test = (y - mean) / spread, (y_test - mean) / spread
         truth = HeldOut(
@@ -202,7 +202,7 @@ def usual_model(data: DataSet, temperature: float | None = None) -> Any:
     if not data.num_classes:
         if temperature is not None:
             raise UsageError(f"labels of {data.name} are numbers, and their network has no temperature")
-        return RegressionMLP(data.num_columns, HIDDEN)
+        return RegressionMLP(data.num_columns, HIDDEN, targets=data.num_targets)
     rho = TEMPERATURE if temperature is None else temperature
     return GenerativeMLP(data.num_columns, data.num_classes, HIDDEN, temperature=rho)
 
@@ -236,6 +236,9 @@ def of_data(
     )
     if made.input_dim != data.num_columns:
         raise UsageError(f"the model has {made.input_dim} inputs; {data.name} has {data.num_columns} columns")
+    if made.likelihood.event_shape != data.y.shape[1:]:
+        of = [f"{one}" or "()" for one in (made.likelihood.event_shape, data.y.shape[1:])]
+        raise UsageError(f"the model's labels have shape {of[0]}; those of {data.name} have {of[1]}")
     if made.num_classes != data.num_classes:
         of = [f"{one} classes" if one else "numbers" for one in (made.num_classes, data.num_classes)]
         raise UsageError(f"the model's labels are {of[0]}; those of {data.name} are {of[1]}")

@@ -33,7 +33,7 @@ class DataSet:
     Attributes:
         name: what it is called; of data of one's own with a digest, so that a name says which data.
         x: inputs [N, d], in which NaN is a missing value.
-        y: labels [N]: classes 0, ..., K-1, or numbers.
+        y: labels [N]: classes 0, ..., K-1, or numbers; or vectors of numbers [N, targets].
         num_classes: K, or 0 of numbers.
         x_test, y_test: a part that is only for tests, if there is a standard one.
         is_named: whether it can be found again by its name.
@@ -57,6 +57,11 @@ class DataSet:
     def num_columns(self) -> int:
         """How many inputs a row has."""
         return int(np.prod(self.x.shape[1:]))
+
+    @property
+    def num_targets(self) -> int:
+        """How many numbers a label is."""
+        return int(np.prod(self.y.shape[1:]))
 
     @cached_property
     def kinds(self) -> tuple[np.ndarray, bool]:
@@ -321,8 +326,12 @@ def _checked(x: np.ndarray, y: np.ndarray, words: str) -> tuple[np.ndarray, np.n
     """Inputs [N, d] of single precision, finite or missing, and a label for each; or a UsageError."""
     if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "biuf":
         raise UsageError(f"inputs{words} are {x.dtype} {x.shape}; expected numbers [N, d]")
-    if y.shape != x.shape[:1]:
-        raise UsageError(f"labels{words} have shape {y.shape}; expected ({len(x)},), one per row")
+    if y.shape[:1] != x.shape[:1] or y.ndim > 2 or (y.ndim == 2 and y.dtype.kind != "f"):
+        raise UsageError(
+            f"labels{words} have shape {y.shape}; expected ({len(x)},), one per row, or numbers [N, targets]"
+        )
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
     if y.dtype.kind not in "biufUS":
         raise UsageError(f"labels{words} are of type {y.dtype}; expected whole numbers, words or numbers")
     rows = _flat(x)
@@ -330,6 +339,7 @@ def _checked(x: np.ndarray, y: np.ndarray, words: str) -> tuple[np.ndarray, np.n
     if len(infinite):
         row, column = infinite[0]
         raise UsageError(f"inputs{words} are infinite, first at row {row}, column {column}")
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise UsageError(f"labels{words} are NaN or infinite, first at row {int(np.argmin(np.isfinite(y)))}")
+    finite = np.isfinite(y).reshape(len(y), -1).all(axis=1) if y.dtype.kind == "f" else np.ones(len(y), bool)
+    if not finite.all():
+        raise UsageError(f"labels{words} are NaN or infinite, first at row {int(np.argmin(finite))}")
     return rows, y.astype(int) if y.dtype.kind == "b" else y

@@ -212,7 +212,7 @@ def with_parameter(x, y=None):
     ("program", "words"),
     [
         (skewed, "labels y are LogNormal; expected one of"),
-        (in_one_event, r"its batch \(\), for 2 inputs; expected \(2,\) of both: a plate"),
+        (in_one_event, r"its batch \(\), for 2 inputs; expected \(2,\) of both, a plate"),
         (with_parameter, "has a parameter slope: give it a prior"),
     ],
 )

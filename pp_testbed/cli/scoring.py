@@ -135,7 +135,8 @@ def figure(
 ) -> None:
     """Draw a figure of a directory.
 
-    Of results: agents, marginal-joint, data, temperature, regimes, cost. Of hyperparameters: size, prior,
+    Of results: agents, marginal-joint, data, temperature, regimes, cost; of held-out labels reliability and
+    risk. Of hyperparameters: size, prior,
     sweep; these need several configurations of a method, such as those that `pp-testbed tune` leaves in
     tuning/cells. Of bandits: regret. Of active learning: learning.
 

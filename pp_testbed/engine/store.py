@@ -277,6 +277,11 @@ def _is_like(found: pa.DataType, wanted: pa.DataType) -> bool:
         return pa.types.is_string(found) or pa.types.is_large_string(found)
     if pa.types.is_integer(wanted):
         return pa.types.is_integer(found) or pa.types.is_floating(found)  # with nulls it is floating
+    if pa.types.is_list(wanted):  # with nulls alone it is of nothing
+        return pa.types.is_null(found) or (
+            (pa.types.is_list(found) or pa.types.is_large_list(found))
+            and pa.types.is_floating(found.value_type)
+        )
     return pa.types.is_floating(found)
 
 

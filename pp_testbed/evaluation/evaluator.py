@@ -19,6 +19,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import held_out, numbers
 from pp_testbed.evaluation.classes import terms_of_inputs, terms_of_plain, weights_of_plain
 from pp_testbed.evaluation.scores import COLUMNS, Scores
+from pp_testbed.evaluation.selective import LENGTHS
 from pp_testbed.evaluation.terms import OF_CLASSES, Evaluation, Terms, mixture_of, num_draws_of, summarise
 from pp_testbed.inference.posterior import Finite, Posterior, Sampled, as_posterior
 from pp_testbed.models.base import Array, check_key
@@ -135,7 +136,8 @@ _summarise = jax.jit(summarise, static_argnums=(1, 2, 3))
 def scores_of(summary: dict[str, Array], num_draws: int, truth: Truth, config: Evaluation) -> Scores:
     """The scores that `score` computed."""
     values = {name: float(summary[name]) for name in COLUMNS if name in summary}
-    return Scores(values, num_draws, _words_on_labels(truth, config))
+    curves = {name: np.asarray(summary[name]).tolist() for name in LENGTHS if name in summary}
+    return Scores(values, num_draws, _words_on_labels(truth, config), curves)
 
 
 def _words_on_labels(truth: Truth, config: Evaluation) -> str:

@@ -8,7 +8,7 @@ the terms are made of is the evaluator's business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -218,11 +218,13 @@ class Scores:
         values: by the names of columns.
         num_draws: functions in the mixture.
         labels: "exact", or which KLs sampled them.
+        curves: of rows that were held out: see `evaluation.selective`.
     """
 
     values: dict[str, float]
     num_draws: int
     labels: str
+    curves: dict[str, list[float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> Scores:
@@ -238,9 +240,9 @@ class Scores:
     def __dir__(self) -> list[str]:
         return sorted([*super().__dir__(), *self.values])
 
-    def asdict(self) -> dict[str, float | int | str]:
+    def asdict(self) -> dict[str, Any]:
         """The scores as a row of a table."""
-        return {**self.values, "num_draws": self.num_draws, "labels": self.labels}
+        return {**self.values, **self.curves, "num_draws": self.num_draws, "labels": self.labels}
 
     def __str__(self) -> str:
         lines = [

@@ -17,6 +17,7 @@ from jax.scipy.special import logsumexp
 from pp_testbed.errors import UsageError, check_whole
 from pp_testbed.evaluation import joint
 from pp_testbed.evaluation.scores import SCORES
+from pp_testbed.evaluation.selective import curves_of
 from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.models.base import Array
 
@@ -193,7 +194,7 @@ def summarise(
         summary[name + "_stderr"] = stderr_of_mean(values.ravel(), deviations, over_inputs=over_inputs)
         if name in BIASED:
             summary[name + "_bias"] = joint.jackknife(deviations.mean(axis=1))[0]
-    return summary
+    return summary | (curves_of(terms.whole) if num_rows else {})
 
 
 def _of_rows(values: Array) -> Array:

@@ -126,7 +126,7 @@ def _contents(
             _comparison(frame, good, order, baseline, references),
             _breakdown(frame, order, references),
             _exactness(frame, good, order, references),
-            _calibration(calibrations),
+            _confidence(frame) if lead_of(good) is OF_LABELS else _calibration(calibrations),
             _cost(frame, good, references),
             _diagnostics(good),
         ]
@@ -273,6 +273,21 @@ def _gaps(known: pd.DataFrame, exact: pd.DataFrame) -> Table:
     table = pd.DataFrame(rows).sort_values("gap", ignore_index=True)
     columns = {"gap": "d¹⁰ − NUTS", "bias": "of which bias by finite draws, less that of NUTS"}
     return table_of("gap", table, ["method", "problems"], columns)
+
+
+def _confidence(frame: pd.DataFrame) -> Section:
+    pictures, notes = pictures_of(
+        {
+            "Accuracy against confidence": lambda: plots.reliability(frame),
+            "Risk against coverage": lambda: plots.risk(frame),
+        }
+    )
+    text = (
+        "On the diagonal a method is right as often as it says. Risk is the share of errors where only the "
+        "most confident predictions are acted on, and others left to somebody else: the lower, the better a "
+        "method knows what it does not know."
+    )
+    return Section("Confidence", text, [], pictures, notes)
 
 
 def _calibration(calibrations: Sequence[Any]) -> Section:

@@ -29,6 +29,7 @@ from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.evaluator import evaluate, score, scores_of, words_on_nan
 from pp_testbed.evaluation.scores import COLUMNS, Scores
+from pp_testbed.evaluation.selective import LENGTHS
 from pp_testbed.evaluation.terms import Evaluation, num_draws_of
 from pp_testbed.inference.options import method_name, num_rows, problems_at_once
 from pp_testbed.inference.specs import MethodSpec, resolve, sent
@@ -48,6 +49,7 @@ FACTS = (
 SCORES = (
     *(Column(name, pa.float64(), GOOD if name == "nll" else MAYBE) for name in COLUMNS),
     *(Column(name, pa.float64(), MAYBE) for name in ("fit_seconds", "evaluate_seconds")),
+    *(Column(name, pa.list_(pa.float64()), MAYBE) for name in LENGTHS),
     Column("num_draws", pa.int64(), GOOD),
     Column("labels", pa.string(), GOOD),
 )

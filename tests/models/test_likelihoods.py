@@ -143,7 +143,7 @@ WIDENING = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WIDENING)
 def test_agents_learn_noise_that_depends_on_inputs(name):
-    """From one end of the data to the other the log scale changes by 1.6; agents learn half of it at least."""
+    """From one end of the data to the other the log scale changes by 1.6; agents learn half of that."""
     problem = pt.problem(model=widening, num_train=300, seed=3)
     change = 2 * float(problem.environment.latents["growth"])
     posterior = pt.method(name, **WIDENING[name]).fit(problem.keys.fit, problem.task)

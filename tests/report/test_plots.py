@@ -27,6 +27,14 @@ def results(tmp_path_factory):
     return pt.run(problems, methods, tmp_path_factory.mktemp("results"), progress=False)
 
 
+@pytest.fixture(scope="module")
+def of_data(tmp_path_factory):
+    """Scores of held-out labels, of which some pictures are."""
+    problems = [pt.problem(f"iris/T{number}-s0") for number in (10, 50)]
+    return pt.run(problems, ["uniform", "knn"], tmp_path_factory.mktemp("data"), progress=False)
+
+
+OF_DATA = ("reliability", "risk")
 OF_RESULTS = [name for name, picture in FIGURES.items() if picture.source == "results"]
 
 
@@ -38,7 +46,8 @@ def _closed_figures():
 
 
 @pytest.mark.parametrize("name", OF_RESULTS)
-def test_every_figure_is_drawn_on_its_own_axes_or_on_the_users(results, name, tmp_path):
+def test_every_figure_is_drawn_on_its_own_axes_or_on_the_users(request, name, tmp_path):
+    results = request.getfixturevalue("of_data" if name in OF_DATA else "results")
     draw = FIGURES[name].draw
     axes = np.array(draw(results), dtype=object).ravel()
     assert all(axis.has_data() and axis.get_title() + axis.get_xlabel() for axis in axes)

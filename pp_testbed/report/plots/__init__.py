@@ -4,10 +4,10 @@
     pt.plots.cost(frame, ax=my_axes)        # or into yours
     pt.plots.save(axes, "agents.pdf")       # .png, .pdf or .svg
 
-Of results (`pt.run`): agents, marginal_joint, data, temperature, regimes, cost, size, prior, sweep. Of
-posteriors: predictive_fields, tau_growth, calibration_ranks. Of decisions: regret, correlation,
-robustness, learning. `FIGURES` are those that `pp-testbed figure` draws. Figures of chains (trace, rank,
-energy) are ArviZ's own, on `posterior.to_arviz()`.
+Of results (`pt.run`): agents, marginal_joint, data, temperature, regimes, cost, size, prior, sweep; of
+held-out labels reliability, risk. Of posteriors: predictive_fields, tau_growth, calibration_ranks. Of
+decisions: regret, correlation, robustness, learning. `FIGURES` are those that `pp-testbed figure` draws.
+Figures of chains (trace, rank, energy) are ArviZ's own, on `posterior.to_arviz()`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from pp_testbed.engine.store import write_whole
 from pp_testbed.errors import UsageError
 from pp_testbed.report.plots.decisions import correlation, learning, regret, robustness
+from pp_testbed.report.plots.held_out import reliability, risk
 from pp_testbed.report.plots.posteriors import calibration_ranks, predictive_fields, tau_growth
 from pp_testbed.report.plots.scores import (
     agents,
@@ -57,6 +58,8 @@ FIGURES = {
     "size": Picture(size, "scores against the size of ensembles"),
     "prior": Picture(prior, "scores against the scale of prior functions, and bootstraps"),
     "sweep": Picture(sweep, "scores against every hyperparameter that was varied"),
+    "reliability": Picture(reliability, "accuracy against confidence, of held-out labels"),
+    "risk": Picture(risk, "errors among the most confident, of held-out labels"),
     "regret": Picture(regret, "cumulative regret against time", "bandits"),
     "learning": Picture(learning, "scores against the number of labels asked for", "active"),
 }
@@ -94,6 +97,8 @@ __all__ = [
     "prior",
     "regimes",
     "regret",
+    "reliability",
+    "risk",
     "robustness",
     "save",
     "size",

@@ -1,0 +1,61 @@
+"""What confidence is worth: how often it is right, and what is lost where the unsure are left to others.
+
+These are curves, not scores: arrays of fixed lengths, which results keep beside the scores.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pp_testbed.evaluation.scores import DECILES, NUM_BINS
+from pp_testbed.models.base import Array
+
+COVERAGES = np.arange(1, 21) / 20  # at which risk is said
+LENGTHS = {"reliability": 3 * NUM_BINS, "risk": len(COVERAGES), "pit": len(DECILES)}
+
+
+def reliability(confidence: Array, correct: Array) -> Array:
+    """Of each bin of confidence: inputs in it, their confidence and their accuracy, summed: [3, bins].
+
+    Sums, so that those of several problems add up.
+
+    Examples:
+        >>> reliability(jnp.array([0.95, 0.91, 0.2]), jnp.array([1.0, 0.0, 1.0]))[0].astype(int).tolist()
+        [0, 0, 1, 0, 0, 0, 0, 0, 0, 2]
+    """
+    bins = jnp.clip((confidence * NUM_BINS).astype(int), 0, NUM_BINS - 1)
+    rows = jnp.stack([jnp.ones_like(confidence), confidence, correct])
+    return jnp.zeros((3, NUM_BINS)).at[:, bins].add(rows)
+
+
+def risk_at(confidence: Array, loss: Array) -> Array:
+    """The mean loss of the most confident share of N inputs, at each of `COVERAGES`.
+
+    A share that is no whole number of inputs has a part of the last. Of inputs that are equally confident all
+    orders are as likely: each has the mean loss of all of them.
+
+    Examples:
+        >>> risk_at(jnp.array([0.9, 0.5]), jnp.array([0.0, 1.0]))[jnp.array([9, 19])].tolist()
+        [0.0, 0.5]
+    """
+    num = confidence.shape[0]
+    order = jnp.argsort(-confidence)
+    confidence, loss = confidence[order], loss[order]
+    group = jnp.cumsum(jnp.concatenate([jnp.zeros(1, int), (jnp.diff(confidence) != 0).astype(int)]))
+    sums, counts = (jax.ops.segment_sum(part, group, num) for part in (loss, jnp.ones(num)))
+    shared = (sums / jnp.maximum(counts, 1.0))[group]
+    total = jnp.concatenate([jnp.zeros(1), jnp.cumsum(shared)])
+    covered = jnp.asarray(COVERAGES) * num
+    return jnp.interp(covered, jnp.arange(num + 1), total) / covered
+
+
+def curves_of(terms: dict[str, Array]) -> dict[str, Array]:
+    """The curves of rows that were held out, flat, from the terms of their scores."""
+    if "predicted" in terms:
+        confidence, correct = terms["predicted"].max(axis=-1).ravel(), terms["accuracy"].ravel()
+        risk = risk_at(confidence, 1.0 - correct)
+        return {"reliability": reliability(confidence, correct).ravel(), "risk": risk}
+    below = terms["pit"][..., None] <= DECILES
+    return {"pit": below.mean(axis=tuple(range(below.ndim - 1)))}

@@ -94,3 +94,27 @@ def test_what_is_kept_is_what_the_page_says():
     for (scale, dim, inputs), row in frame.iterrows():
         line = f"| {scale:g} | {dim} | {inputs} | {row.uniform:.3f} | {row.marginal:.3f} | {row.prior:.3f} |"
         assert line in page, line
+
+
+@pytest.mark.parametrize("tau", [2, 10, 50])
+@pytest.mark.parametrize("number", [2, 10, 1000, 10**6])
+def test_few_labels_at_random_inputs_do_not_tell_what_is_known_of_many_coins(tau, number):
+    """Proposition 1: the agents differ by what flips of a coin seen before tell, of which there are at most
+    τ (τ - 1) / 2 M; so that of many coins τ must be of the order of √M."""
+    found = dyadic.coins(tau, number)
+    gap = found["independent"] - found["posterior"]
+    once = math.log(2) - 0.5
+    assert -1e-12 * tau < gap <= once * tau * (tau - 1) / (2 * number) + 1e-9
+
+
+@pytest.mark.parametrize("tau", [2, 3, 10, 50])
+def test_two_anchors_tell_however_many_coins_there_are(tau):
+    """Proposition 2: with two anchors the difference does not vanish: it falls with M to a limit above 0."""
+    gaps = [dyadic.coins(tau, number, 2) for number in (2, 10, 1000, 10**6)]
+    differences = [one["independent"] - one["posterior"] for one in gaps]
+    assert differences == sorted(differences, reverse=True)
+    weights = [math.comb(tau, n) / 2**tau for n in range(tau + 1)]
+    known = sum(weight * dyadic.information_of_coin(n) for n, weight in enumerate(weights))
+    limit = tau * (math.log(2) - 0.5) - 2 * known
+    assert limit > 0.01
+    assert differences[-1] == pytest.approx(limit, rel=1e-4)

@@ -199,3 +199,24 @@ def robustness(
     )
     print_table(across_models(*inputs), format)
     draw(figure, "robustness", *inputs)
+
+
+@command()
+def transfer(
+    testbed: Annotated[Path, typer.Argument(help="Results of known truths, such as kept/2d.parquet.")],
+    data: Annotated[Path, typer.Argument(help="Results of held-out labels, such as kept/tables.parquet.")],
+    baseline: given.Baseline = "mlp",
+    figure: given.Figure = None,
+    format: given.Format = "table",
+) -> None:
+    """Does the testbed say which agents are good on data? Correlations of agents' scores between the two.
+
+    Examples:
+
+      pp-testbed transfer kept/2d.parquet kept/tables.parquet --figure transfer.png
+    """
+    from pp_testbed.report.dimensions import transfer as correlations
+
+    both = given.results_of(testbed), given.results_of(data)
+    print_table(correlations(*both, baseline), format)
+    draw(figure, "transfer", *both, baseline)

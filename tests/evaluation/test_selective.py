@@ -15,7 +15,7 @@ from pp_testbed.studies.scoring import RESULTS
 
 
 def test_risk_is_the_mean_over_orders_of_equal_confidence():
-    """Of all orders of five inputs in which no surer one comes later; a part of an input has that of its loss."""
+    """The mean over all orders in which no surer input comes later; of a part of one, a part of its loss."""
     confidence, loss = np.array([0.9, 0.5, 0.5, 0.5, 0.2]), np.array([1.0, 0.0, 1.0, 0.0, 1.0])
     orders = [order for order in permutations(range(5)) if (np.diff(confidence[list(order)]) <= 0).all()]
     assert len(orders) == 6

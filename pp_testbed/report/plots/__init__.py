@@ -4,10 +4,11 @@
     pt.plots.cost(frame, ax=my_axes)        # or into yours
     pt.plots.save(axes, "agents.pdf")       # .png, .pdf or .svg
 
-Of results (`pt.run`): agents, marginal_joint, data, temperature, regimes, cost, size, prior, sweep; of
-held-out labels reliability, risk. Of posteriors: predictive_fields, tau_growth, calibration_ranks. Of
-decisions: regret, correlation, robustness, learning. `FIGURES` are those that `pp-testbed figure` draws.
-Figures of chains (trace, rank, energy) are ArviZ's own, on `posterior.to_arviz()`.
+Of results (`pt.run`): agents, marginal_joint, data, temperature, regimes, cost, size, prior, sweep,
+dimensions, per_dimension; of held-out labels reliability, risk; of both, transfer. Of posteriors:
+predictive_fields, tau_growth, calibration_ranks. Of decisions: regret, correlation, robustness, learning.
+`FIGURES` are those that `pp-testbed figure` draws. Figures of chains (trace, rank, energy) are ArviZ's own,
+on `posterior.to_arviz()`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from pp_testbed.engine.store import write_whole
 from pp_testbed.errors import UsageError
 from pp_testbed.report.plots.decisions import correlation, learning, regret, robustness
+from pp_testbed.report.plots.dimensions import dimensions, per_dimension, transfer
 from pp_testbed.report.plots.held_out import reliability, risk
 from pp_testbed.report.plots.posteriors import calibration_ranks, predictive_fields, tau_growth
 from pp_testbed.report.plots.scores import (
@@ -58,6 +60,8 @@ FIGURES = {
     "size": Picture(size, "scores against the size of ensembles"),
     "prior": Picture(prior, "scores against the scale of prior functions, and bootstraps"),
     "sweep": Picture(sweep, "scores against every hyperparameter that was varied"),
+    "dimensions": Picture(dimensions, "scores against the dimension of inputs (the dyadic paper's Figure 3)"),
+    "per-dimension": Picture(per_dimension, "ensemble+ against ensemble, by data per dimension (Figure 5)"),
     "reliability": Picture(reliability, "accuracy against confidence, of held-out labels"),
     "risk": Picture(risk, "errors among the most confident, of held-out labels"),
     "regret": Picture(regret, "cumulative regret against time", "bandits"),
@@ -91,8 +95,10 @@ __all__ = [
     "correlation",
     "cost",
     "data",
+    "dimensions",
     "learning",
     "marginal_joint",
+    "per_dimension",
     "predictive_fields",
     "prior",
     "regimes",
@@ -107,4 +113,5 @@ __all__ = [
     "sweep",
     "tau_growth",
     "temperature",
+    "transfer",
 ]

@@ -41,6 +41,7 @@ class Agent(NamedTuple):
         few, many: options that are varied where data are few, and where 1000 steps do not exhaust them.
         held: options that are held while tuning; `ships_held` in the preset, too.
         run: options that are held afterwards.
+        tuned_at: which problems stand for all in tuning, which of long chains takes minutes a problem.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Agent(NamedTuple):
     held: dict[str, str] = {}  # noqa: RUF012
     run: dict[str, str] = {}  # noqa: RUF012
     ships_held: bool = False
+    tuned_at: dict[str, Any] = {}  # noqa: RUF012
 
 
 HIGHDIM = (
@@ -90,6 +92,7 @@ HIGHDIM = (
         {"learning_rate": [1e-4, 3e-4], "prior_variance": [0.1, 0.2, 0.4]},
         held=LONG,
         ships_held=True,
+        tuned_at={"temperature": 0.1},
     ),
 )
 STEPS, PLAIN = {"num_steps": [1000, 10000]}, {"adaptive_l2": [False]}  # as columns are up to thousands
@@ -179,7 +182,7 @@ def tune(suite: str, directory: Path) -> None:
     plan = PLANS[suite]
     for agent in plan.agents:
         spec = MethodSpec(agent.name, tuple(agent.held.items()))
-        for part, grid in parts_of(pt.suite(suite), plan):
+        for part, grid in parts_of(pt.suite(suite).filter(**agent.tuned_at), plan):
             start = time.monotonic()
             found = pt.tune(
                 spec,

@@ -34,7 +34,14 @@ def of_data(tmp_path_factory):
     return pt.run(problems, ["uniform", "knn"], tmp_path_factory.mktemp("data"), progress=False)
 
 
-OF_DATA = ("reliability", "risk")
+@pytest.fixture(scope="module")
+def single(results):
+    """One configuration of each method."""
+    first = results.drop_duplicates("method").config_hash
+    return results[results.config_hash.isin(first)]
+
+
+OTHERS = {"reliability": "of_data", "risk": "of_data", "per-dimension": "single"}
 OF_RESULTS = [name for name, picture in FIGURES.items() if picture.source == "results"]
 
 
@@ -47,7 +54,7 @@ def _closed_figures():
 
 @pytest.mark.parametrize("name", OF_RESULTS)
 def test_every_figure_is_drawn_on_its_own_axes_or_on_the_users(request, name, tmp_path):
-    results = request.getfixturevalue("of_data" if name in OF_DATA else "results")
+    results = request.getfixturevalue(OTHERS.get(name, "results"))
     draw = FIGURES[name].draw
     axes = np.array(draw(results), dtype=object).ravel()
     assert all(axis.has_data() and axis.get_title() + axis.get_xlabel() for axis in axes)

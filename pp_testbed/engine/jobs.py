@@ -68,6 +68,10 @@ class Queue:
     def __len__(self) -> int:
         return sum(map(len, self.waiting.values()))
 
+    def effort(self, program: Any) -> float:
+        """Of a cell of a program that is waiting."""
+        return self.waiting[program][0][0].effort
+
     def measured(self, program: Any, seconds: float) -> None:
         """A batch of this program took so long."""
         self.seconds[program] = seconds
@@ -84,8 +88,9 @@ class Queue:
             return None
         mine = [program for program in places if program in known]
         new = [program for program in places if program not in self.given]
-        # Of new programs the one with most batches, so that those which share its cells come in time.
-        program = max(mine or new or places, key=lambda one: len(self.waiting[one]))
+        # Of new programs a long one, then that with most batches, so that those which share its cells come in
+        # time.
+        program = max(mine or new or places, key=lambda one: (self.effort(one), len(self.waiting[one])))
         self.given.add(program)
         known.add(program)
         batches = self.waiting[program]

@@ -28,6 +28,8 @@ class Cell:
         program: cells of equal programs share a compiled one, and are run together.
         size: how many such a program holds; 0 where one after another is run.
         goal: what its last row says besides, such as the horizon; it is complete where there is such a row.
+        effort: a guess of what it costs, next to others: long ones are begun first, so that nobody waits for
+            them in the end.
     """
 
     head: dict[str, Any]
@@ -35,6 +37,7 @@ class Cell:
     program: Any = None
     size: int = 1
     goal: dict[str, Any] = field(default_factory=dict)
+    effort: float = 1.0
 
     @property
     def id(self) -> str:

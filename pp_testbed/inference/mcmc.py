@@ -136,6 +136,7 @@ class Sampler:
     likelihood_power: float = 1.0
     model: Any = None
     name: str = ""
+    effort: ClassVar[float] = 100.0
 
     def __post_init__(self) -> None:
         check_positive(self, "num_chains", "num_draws", "thinning")

@@ -31,6 +31,8 @@ class Method(Protocol):
     Problems of different T, filled up to one shape, then share a program; other methods never see a row that
     is not data.
 
+    One that takes much longer than a training says `effort`, about how many times, so that it is begun first.
+
     A method that acts in bandits in another way than it is fitted says how: `acting()` is what it is there,
     where options that were given win, and `in_dimensions(d)` in a bandit of d dimensions.
     """
@@ -50,6 +52,11 @@ def problems_at_once(method: Any) -> int:
     """How many problems a method can be mapped over: see `Method`; 0 where it is any Python."""
     number = getattr(method, "problems_at_once", 0)
     return number if isinstance(number, int) and is_dataclass(method) else 0
+
+
+def effort(method: Any) -> float:
+    """About how much longer a fit takes than one training of a network, if a method says it."""
+    return float(getattr(method, "effort", 1.0))
 
 
 def num_rows(method: Any, task: Any) -> int:

@@ -85,6 +85,7 @@ class StochasticGradientSampler:
     hidden: tuple[int, ...] = (50, 50)
     name: str = ""
     weighs_rows: ClassVar[bool] = True
+    effort: ClassVar[float] = 50.0
     stiffness: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ from pp_testbed.evaluation.evaluator import evaluate, score, scores_of, words_on
 from pp_testbed.evaluation.scores import COLUMNS, Scores
 from pp_testbed.evaluation.selective import LENGTHS
 from pp_testbed.evaluation.terms import Evaluation, num_draws_of
-from pp_testbed.inference.options import method_name, num_rows, problems_at_once
+from pp_testbed.inference.options import effort, method_name, num_rows, problems_at_once
 from pp_testbed.inference.specs import MethodSpec, resolve, sent
 from pp_testbed.models.base import Task
 from pp_testbed.problems.base import BaseProblem
@@ -134,7 +134,7 @@ def scoring(methods: Sequence[Any], problems: Sequence[BaseProblem], suite: str,
                 text = configuration(made, config, preset)
             head = head_of(problem, method_name(made), text, suite=suite)
             program, size = program_of(made, problem), batch_size(made, problem)
-            cells.append(Cell(head, Fitted(message, problem), program, size))
+            cells.append(Cell(head, Fitted(message, problem), program, size, effort=effort(made)))
     return Study(RESULTS, cells, partial(score_cells, config))
 
 

@@ -53,43 +53,44 @@ class Agent(NamedTuple):
     tuned_at: dict[str, Any] = {}  # noqa: RUF012
 
 
+DECAYS = [0.1, 0.3, 1.0, 3.0, 10.0]
 HIGHDIM = (
-    Agent("mlp", {"l2": [0.3, 1.0, 3.0, 10.0]}, {"l2": [0.3, 1.0, 3.0, 10.0], "num_steps": [1000, 10000]}),
+    Agent("mlp", {"l2": DECAYS}, {"l2": [0.3, 1.0, 3.0, 10.0], "num_steps": [1000, 10000]}),
     Agent(
         "dropout",
-        {"l2": [0.3, 1.0, 3.0, 10.0], "rate": [0.05, 0.1, 0.3]},
+        {"l2": DECAYS, "rate": [0.05, 0.1, 0.3]},
         {"l2": [1.0, 3.0, 10.0], "rate": [0.05, 0.1, 0.3], "num_steps": [1000, 10000]},
     ),
     Agent(
         "ensemble",
-        {"l2": [0.3, 1.0, 3.0, 10.0]},
+        {"l2": DECAYS},
         {"l2": [1.0, 3.0], "num_steps": [10000]},
         held=FEWER,
         run=MEMBERS,
     ),
     Agent(
         "ensemble+",
-        {"l2": [0.3, 1.0, 3.0], "prior_scale": [0.3, 1.0, 3.0]},
+        {"l2": [0.1, 0.3, 1.0, 3.0], "prior_scale": [0.3, 1.0, 3.0]},
         {"l2": [1.0, 3.0], "prior_scale": [0.3, 1.0, 3.0], "num_steps": [10000]},
         held=FEWER,
         run=MEMBERS,
     ),
     Agent(
         "bbb",
-        {"sigma": [0.3, 0.7, 1.0, 2.0], "learning_rate": [1e-3, 3e-3]},
+        {"sigma": [0.3, 0.7, 1.0, 2.0, 4.0], "learning_rate": [1e-3, 3e-3]},
         {"sigma": [0.7, 1.0, 2.0], "learning_rate": [1e-3], "num_steps": [1000, 10000]},
     ),
     Agent(
         "hypermodel",
-        {"l2": [0.3, 1.0, 3.0], "prior_scale": [0.3, 1.0]},
+        {"l2": [0.1, 0.3, 1.0, 3.0], "prior_scale": [0.3, 1.0]},
         {"l2": [1.0, 3.0], "prior_scale": [0.3, 1.0], "num_steps": [10000]},
         held=HYPERMODEL,
         ships_held=True,
     ),
     Agent(
         "sgmcmc",
-        {"learning_rate": [1e-4, 3e-4], "prior_variance": [0.1, 0.2, 0.4]},
-        {"learning_rate": [1e-4, 3e-4], "prior_variance": [0.1, 0.2, 0.4]},
+        {"learning_rate": [1e-4, 3e-4], "prior_variance": [0.2, 0.4, 1.0, 3.0]},
+        {"learning_rate": [1e-4, 3e-4], "prior_variance": [0.2, 0.4, 1.0, 3.0]},
         held=LONG,
         ships_held=True,
         tuned_at={"temperature": 0.1},

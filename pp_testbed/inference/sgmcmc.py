@@ -40,6 +40,7 @@ Kernel = Callable[[Array, Any, Batch, Array, Array], Any]
 NETWORKS = ("agent", "generative")
 SCHEDULES = ("constant", "polynomial", "cyclical")
 PRECONDITIONERS = ("none", "rmsprop")
+ROWS_AT_ONCE = 100_000  # at which log densities of draws are computed together
 
 
 @pytree_dataclass
@@ -234,9 +235,12 @@ class StochasticGradientSampler:
             return jax.lax.scan(thinned, state, firsts)[1][positions_of_draws]
 
         positions = jax.vmap(chain)(jax.random.split(key, self.num_chains))  # [chains, draws, P]
-        log_density = jax.vmap(jax.vmap(target.log_density))
+        # Of few draws at once where data are many: each has hidden units for every row.
+        at_once = max(1, ROWS_AT_ONCE // task.x.shape[0])
+        flat = positions.reshape(-1, positions.shape[-1])
+        log_density = jax.lax.map(target.log_density, flat, batch_size=at_once).reshape(positions.shape[:2])
         function = Partial(read_outputs, target.model)
-        return Chains.of(target, positions, {"lp": log_density(positions)}, None, function)
+        return Chains.of(target, positions, {"lp": log_density}, None, function)
 
 
 class LangevinState(NamedTuple):

@@ -7,6 +7,7 @@ line answers at once.
     method("ensemble+"), SVI(guide)              ways of approximating a posterior
     method.fit(key, problem.task)                a posterior: posterior.logits(key, x, num_draws)
     read_table("mine.csv", target="y")           one's own data: problem(data=...)
+    ModuleNetwork(program, input_dim), MLP       networks that agents train: method("mlp", network=...)
     finite(f), sampled(f)                        a posterior from a plain Python function
     evaluate(posterior, problem, key=key)        its scores, with error bars
     reference(problem), references()             the exact posterior, by NUTS; the table of all
@@ -27,7 +28,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 
 if TYPE_CHECKING:
     from pp_testbed.engine.dask import Dask as Dask
@@ -51,8 +52,11 @@ if TYPE_CHECKING:
     from pp_testbed.models.base import Task as Task
     from pp_testbed.models.base import pytree_dataclass as pytree_dataclass
     from pp_testbed.models.base import task as task
+    from pp_testbed.models.likelihoods import Normal as Normal
     from pp_testbed.models.logistic import LogisticRegression as LogisticRegression
     from pp_testbed.models.mlp import GenerativeMLP as GenerativeMLP
+    from pp_testbed.models.networks import MLP as MLP
+    from pp_testbed.models.networks import ModuleNetwork as ModuleNetwork
     from pp_testbed.problems.named import problem as problem
     from pp_testbed.problems.suites import Suite as Suite
     from pp_testbed.problems.suites import suite as suite
@@ -63,6 +67,9 @@ if TYPE_CHECKING:
     from pp_testbed.report.decisions import correlations as correlations
     from pp_testbed.report.decisions import learning as learning
     from pp_testbed.report.decisions import regrets as regrets
+    from pp_testbed.report.dimensions import advantage as advantage
+    from pp_testbed.report.dimensions import by_dimension as by_dimension
+    from pp_testbed.report.dimensions import transfer as transfer
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
     from pp_testbed.report.page import write_report as write_report
     from pp_testbed.studies.active import active as active
@@ -105,8 +112,11 @@ _HOME = {
     **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),
     "LogisticRegression": "models.logistic",
     "GenerativeMLP": "models.mlp",
+    "Normal": "models.likelihoods",
+    **dict.fromkeys(["MLP", "ModuleNetwork"], "models.networks"),
     "plots": "report.plots",
     **dict.fromkeys(["across_models", "correlations", "learning", "regrets"], "report.decisions"),
+    **dict.fromkeys(["advantage", "by_dimension", "transfer"], "report.dimensions"),
     "leaderboard": "report.leaderboard",
     "write_report": "report.page",
 }

@@ -332,6 +332,8 @@ def _checked(x: np.ndarray, y: np.ndarray, words: str) -> tuple[np.ndarray, np.n
         )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
+    if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.ravel()):  # as pandas has words
+        y = y.astype(str)
     if y.dtype.kind not in "biufUS":
         raise UsageError(f"labels{words} are of type {y.dtype}; expected whole numbers, words or numbers")
     rows = _flat(x)

@@ -320,3 +320,11 @@ def test_all_data_are_one_kind_whatever_their_number():
     kinds = {pt.problem(data="digits", seed=seed).kind for seed in range(5)}
     assert kinds == {"digits/Tall"}
     assert pt.problem("digits/Tall-s1") == pt.problem(data="digits", seed=1)
+
+
+def test_words_of_pandas_are_labels():
+    x = np.arange(40.0).reshape(20, 2)
+    words = pd.Series(["a", "b"] * 10).astype(object).to_numpy()
+    assert own_set(x, words).y.tolist() == [0, 1] * 10
+    with pytest.raises(pt.UsageError, match="are of type object"):
+        own_set(x, np.array([None, "b"] * 10, dtype=object))

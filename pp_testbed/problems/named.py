@@ -30,7 +30,8 @@ def problem(
         num_train: T; 100, or all data, if None.
         temperature: rho of the network, 0.1 (0.01 for logistic) if None; programs have none.
         seed: of environment and data; of real data, of the split and their order.
-        model: "mlp" or "logistic"; a NumPyro program `(x, y=None)`; or `file.py:NAME`, where one is.
+        model: "mlp", "logistic", "regression" or "coins"; a NumPyro program `(x, y=None)`; or `file.py:NAME`,
+            where one is.
         data: `(x, y)`, a set of `pt.read_table`, or the name of one: the truth is then labels that are held
             out.
         test: `(x, y)` of a test part; if None a fifth of the rows is held out.

@@ -104,6 +104,15 @@ def _logistic() -> list[BaseProblem]:
     ]
 
 
+def _coins() -> list[BaseProblem]:
+    return [
+        problem(model="coins", input_dim=number, num_train=ratio * number, seed=seed)
+        for number in (2, 10, 100)
+        for ratio in (1, 10)
+        for seed in range(5)
+    ]
+
+
 TABULAR = ("iris", "wine", "breast_cancer", "digits", "diabetes")
 
 
@@ -166,6 +175,7 @@ SUITES: dict[str, tuple[str, Callable[[], list[BaseProblem]]]] = {
     "highdim": ("inputs of 2, 10 and 100 dimensions, 1 to 1000 data per dimension", _highdim),
     "decisions": ("the dimensions of the bandits, rho = 0.1: 1, 10, 100 data per dimension", _decisions),
     "logistic": ("logistic regression in 2 to 1000 dimensions, rho = 0.01", _logistic),
+    "coins": ("bags of 2 to 100 coins, flipped once and ten times each", _coins),
     "tabular": ("five tables that come with scikit-learn: 10, 100 and all data, labels held out", _tabular),
     "tables": ("twelve tables of classes: 10, 100, 1000 and all data", lambda: _of_sets(TABLES)),
     "images": ("five sets of images: 10, 100, 1000 and all data", lambda: _of_sets(IMAGES)),

@@ -16,6 +16,7 @@ import numpy as np
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.models.base import Array, Environment, Model, Task, no_labels, sample_latents
+from pp_testbed.models.coins import Coins
 from pp_testbed.models.logistic import LogisticRegression
 from pp_testbed.models.mlp import GenerativeMLP
 from pp_testbed.models.own import OwnModel, own_model
@@ -76,7 +77,12 @@ def _draw(model: Model, keys: Keys, size: int) -> tuple[Array, Array, Environmen
     return x, environment.labels(keys.labels, x), environment
 
 
-MODELS: dict[str, Any] = {"mlp": GenerativeMLP, "logistic": LogisticRegression, "regression": RegressionMLP}
+MODELS: dict[str, Any] = {
+    "mlp": GenerativeMLP,
+    "logistic": LogisticRegression,
+    "coins": Coins,
+    "regression": RegressionMLP,
+}
 UNSAID = "mlp"  # the model that names do not say
 
 

@@ -12,6 +12,7 @@ from numpyro.infer.util import log_density
 from scipy import stats
 
 import pp_testbed as pt
+from benchmarks import dyadic
 from pp_testbed.models.base import no_labels, read_outputs, sample_latents
 from pp_testbed.models.mlp import ACTIVATIONS, truncate
 
@@ -127,3 +128,23 @@ def test_inputs_far_from_unit_scale_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pt.task(pt.GenerativeMLP(), x, np.zeros(50, int))
+
+
+def test_a_bag_of_coins_has_the_scores_of_its_closed_forms():
+    """Without data, over 40 bags of two coins: the mean score of the prior is that of *posterior*."""
+    problems = [pt.problem(model="coins", input_dim=2, num_train=1, seed=seed) for seed in range(40)]
+    assert problems[0].name == "coins-2d/T1-s0"
+    assert pt.problem(problems[0].name) == problems[0]
+    x = np.asarray(problems[0].model.inputs(jax.random.key(0), 1000))
+    assert (x.sum(axis=1) == 1).all()
+    assert abs(x[:, 0].mean() - 0.5) < 4 * 0.5 / np.sqrt(1000)
+    prior = pt.method("prior").fit(jax.random.key(0), problems[0].task)
+    found = [
+        pt.evaluate(prior, one, key=one.keys.evaluate, num_batches=30, num_draws=2000) for one in problems
+    ]
+    for name, kappa in (("kl_joint", 0), ("kl_dyadic", 2)):
+        scores = np.array([getattr(one, name) - getattr(one, name + "_bias") for one in found])
+        exact = dyadic.coins(10, 2, kappa)["posterior"]
+        assert abs(scores.mean() - exact) < 4 * scores.std(ddof=1) / np.sqrt(len(scores)), name
+    with pytest.raises(pt.UsageError, match="'tanh' is no option of coins"):
+        pt.problem("coins-2d-tanh/T1-s0")

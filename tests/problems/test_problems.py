@@ -21,6 +21,7 @@ from pp_testbed.problems.suites import SUITES
         ("highdim", 180),
         ("decisions", 180),
         ("logistic", 40),
+        ("coins", 30),
         ("activations", 105),
         ("widths", 75),
     ],
@@ -33,7 +34,7 @@ def test_suites(name, size):
 
 
 def test_every_suite_is_tested():
-    assert len(SUITES) == 14
+    assert len(SUITES) == 15
 
 
 def test_lite_is_part_of_the_whole():

@@ -59,10 +59,10 @@ def tune(
 
       pp-testbed tune --method hypermodel
 
-      pp-testbed tune --method my_method.py:METHOD --grid learning_rate=1e-3,1e-2
-
       pp-testbed tune --method mlp --suite tabular --metric nll --by model,num_train,seed --save mine.json
     """
+    import pandas as pd
+
     from pp_testbed.inference.registry import read_presets
     from pp_testbed.studies.tune import parse_grid
     from pp_testbed.studies.tune import tune as find
@@ -84,7 +84,11 @@ def tune(
         seed=seed,
         executor=given.executor_of(executor, scheduler, jobs),
     )
-    print_table(found.table(), format)
-    errors.print(escaped(found))
+    if by:
+        rows = [group["facts"] | group["options"] | {"score": group["score"]} for group in found.groups]
+        print_table(pd.DataFrame(rows), format)
+    else:
+        print_table(found.table(), format)
+        errors.print(escaped(found))
     if save is not None:
         found.save(save)

@@ -49,7 +49,8 @@ def terms_of_rows(
         log_weights: of the functions, [M].
     """
     num = len(truth.y)
-    size = max(1, min(num, BLOCK // (log_weights.shape[0] * max(2, truth.num_classes))))
+    outputs = truth.likelihood.num_outputs(truth.num_classes)
+    size = max(1, min(num, BLOCK // (log_weights.shape[0] * outputs)))
     num_blocks = -(-num // size)
     parts = jax.tree.map(lambda leaf: _blocks(leaf, num_blocks, size), (at, truth.y))
 

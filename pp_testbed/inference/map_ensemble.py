@@ -82,6 +82,10 @@ class Agent:
     def __post_init__(self) -> None:
         check_positive(self, "num_steps", "batch_size")
         check_within(self, "learning_rate", POSITIVE)
+        if self.network is not None and not hasattr(self.network, "apply"):
+            raise UsageError(
+                f"network is {self.network!r}; expected one of models.networks, such as pt.MLP(2, (50,), 2)"
+            )
 
     @property
     def problems_at_once(self) -> int:
@@ -96,8 +100,11 @@ class Agent:
 def agent_of(
     task: Task, hidden: tuple[int, ...], prior_sd: Any, network: Network | None = None
 ) -> BayesianNetwork:
-    """A network for a task: the one that is given, the task's own, or a perceptron of so many units."""
-    given = network or task.network
+    """A network for a task: the one that is given, the task's own, or a perceptron of so many units.
+
+    What is linear, of no hidden layers, stays so whatever the task's own network is.
+    """
+    given = network or (task.network if hidden else None)
     if given:
         check_network_of(given, task)
     function = given or MLP(task.input_dim, hidden, task.num_outputs)

@@ -133,7 +133,9 @@ PLAIN = (bool, int, float, str, tuple, list, type(None), np.generic, np.ndarray,
 def _as_type(value: Any, like: Any) -> Any:
     """A value that is no text as of the type of another; a TypeError where that would change it."""
     is_plain: bool = isinstance(value, PLAIN)
-    if not is_plain:  # a network, a guide: the method's own check knows
+    if not is_plain and not isinstance(
+        like, int | float | tuple
+    ):  # a network, a guide: the method's check knows
         return value
     if isinstance(like, bool | str):
         if not isinstance(value, type(like)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -91,7 +92,7 @@ METHODS = {
 }
 
 
-SHIPPED = ("tuned", "highdim", "tables", "images", "numbers")  # files of presets, in the package's data
+SHIPPED = ("tuned", "highdim")  # files of presets, in the package's data
 
 
 def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, **options: Any) -> Method:
@@ -99,9 +100,9 @@ def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, *
 
     Args:
         preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; "paper",
-            the published defaults (of methods that are not in the paper, their classes'); "highdim",
-            "tables", "images" or "numbers", the best for each kind of problem of such a suite; or a JSON
-            file that `pp-testbed tune --save` wrote. All but "paper" are over the tuned ones.
+            the published defaults (of methods that are not in the paper, their classes'); "highdim", the best
+            for each d and T of that suite; or a JSON file that `pp-testbed tune --save` wrote. The last two
+            are over the tuned ones.
         facts: of the problem that it is for, where a preset has other options for each kind of problem.
 
     Examples:
@@ -113,24 +114,27 @@ def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, *
     entry = METHODS[name]
     module, attribute = entry.path.split(":")
     made = getattr(import_module(module), attribute)(name=name, **entry.options)
-    presets = read_presets(preset)
-    if preset not in ("tuned", "paper"):
-        presets = read_presets("tuned") | presets
-    return with_options(with_options(made, options_for(presets.get(name, {}), facts or {})), options)
+    entries = [read_presets(preset).get(name), read_presets("tuned").get(name) if preset != "paper" else None]
+    return with_options(with_options(made, options_for(entries, facts or {})), options)
 
 
-def options_for(entry: Facts, facts: Facts) -> Facts:
-    """The options of an entry of presets for a problem: those of the first group whose facts it has.
+def options_for(entries: Iterable[Facts | None], facts: Facts) -> Facts:
+    """The options for a problem, of the first entry of presets that has some.
+
+    An entry with groups has those of the first group whose facts the problem has, none for other problems.
 
     Examples:
         >>> small = {"facts": {"num_train": 10}, "options": {"l2": "3.0"}}
-        >>> options_for({"options": {"l2": "1.0"}, "where": [small]}, {"num_train": 10, "seed": 0})
+        >>> options_for([{"options": {}, "where": [small]}, {"options": {"l2": "1.0"}}], {"num_train": 10})
         {'l2': '3.0'}
     """
-    for group in entry.get("where", ()):
-        if group["facts"].items() <= facts.items():
-            return group["options"]
-    return entry.get("options", {})
+    for entry in filter(None, entries):
+        if "where" not in entry:
+            return entry["options"]
+        for group in entry["where"]:
+            if group["facts"].items() <= facts.items():
+                return group["options"]
+    return {}
 
 
 def read_presets(preset: str | Path) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ from the distribution of a model's observed site, so that no program has to say 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -155,7 +156,8 @@ class Normal:
         check_whole("targets", self.targets, least=1)
         if isinstance(self.scale, str) and self.scale not in SCALES:
             raise unknown("scale", self.scale, SCALES)
-        if not isinstance(self.scale, str) and not self.scale > 0:
+        is_number = isinstance(self.scale, Real) and 0.0 < float(self.scale) < float("inf")
+        if not isinstance(self.scale, str) and not is_number:
             raise UsageError(
                 f"the scale is {self.scale!r}; expected a number above 0, or {' or '.join(SCALES)}"
             )

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
+from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro import handlers
 
 from pp_testbed.errors import UsageError
@@ -144,7 +145,12 @@ class ModuleNetwork:
         params = jax.eval_shape(self.init, jax.random.key(0))
         x = jax.ShapeDtypeStruct((1, self.input_dim), jnp.float32)
         below = used_by(self.features, params, x)
-        return tuple(name for name in params if name not in below)
+        last = tuple(name for name in params if name not in below)
+        if not last:
+            raise UsageError(
+                "to_features depends on all parameters of the network; expected all but its last layer's"
+            )
+        return last
 
     @property
     def _below(self) -> Callable[[Array], Array]:
@@ -162,7 +168,13 @@ class ModuleNetwork:
                 f"the network has state that changes, {', '.join(changing)}, such as means of BatchNorm; "
                 "expected one whose outputs depend on its parameters and an input alone, as with GroupNorm"
             )
-        return {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+        if drawn := [name for name, site in trace.items() if site["type"] == "sample"]:
+            raise UsageError(f"the network samples {', '.join(drawn)}; expected parameters, of numpyro.param")
+        found = {name: site for name, site in trace.items() if site["type"] == "param"}
+        for name, site in found.items():
+            if site["kwargs"].get("constraint", dist.constraints.real) is not dist.constraints.real:
+                raise UsageError(f"the network's parameter {name} has a constraint; expected real numbers")
+        return {name: site["value"] for name, site in found.items()}
 
     def init(self, key: Array) -> Params:
         return named_leaves(self._start(key))
@@ -194,14 +206,10 @@ def named_leaves(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def used_by(function: Callable[..., Array], params: Params, *args: Any) -> set[str]:
-    """Which parameters what a function computes depends on: those that its trace reaches from its outputs."""
+    """Which parameters a function depends on: those that are left where dead code is removed."""
     jaxpr = jax.make_jaxpr(function)(params, *args).jaxpr
-    reached = {id(variable) for variable in jaxpr.outvars}
-    for equation in reversed(jaxpr.eqns):
-        if any(id(variable) in reached for variable in equation.outvars):
-            reached |= {id(variable) for variable in equation.invars}
-    names = named_leaves(params)
-    return {name for name, variable in zip(names, jaxpr.invars, strict=False) if id(variable) in reached}
+    is_used = dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1]
+    return {name for name, used in zip(named_leaves(params), is_used, strict=False) if used}
 
 
 @pytree_dataclass

@@ -62,7 +62,8 @@ class OwnModel:
     @property
     def network(self) -> Any:
         """The network that agents train on its tasks, if the program says one."""
-        return getattr(self.program, "network", None)
+        said = getattr(self.program, "network", None)
+        return said if hasattr(said, "apply") else None
 
     def inputs(self, key: Array, num: int) -> Array:
         """Draw inputs [num, d]."""
@@ -182,7 +183,8 @@ def inspected(program: Program, name: str, input_dim: int) -> Inspected:
             f"y of {name} has shape {two['y']['shape']}, its batch {two['y']['batch_shape']}, for 2 inputs; "
             "expected (2,) of both, a plate; or (2, targets) in a plate of 2, and .to_event(1)"
         )
-    if (said := getattr(program, "likelihood", likelihood)) != likelihood:
+    said = getattr(program, "likelihood", likelihood)
+    if hasattr(said, "event_shape") and said != likelihood:
         if said.event_shape != likelihood.event_shape or type(said) is not type(likelihood):
             raise UsageError(f"{name} says that its likelihood is {said}; its y is {likelihood}")
         likelihood = said

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any, ClassVar
 
 import jax
 import numpyro
 import numpyro.distributions as dist
 
+from pp_testbed.engine.identity import SINCE
 from pp_testbed.errors import check_whole
 from pp_testbed.models.base import Array, check_model, observe, pytree_dataclass
 from pp_testbed.models.likelihoods import LOG_SCALE, Likelihood, Normal
@@ -34,7 +36,7 @@ class RegressionMLP:
     input_dim: int = 2
     hidden: tuple[int, ...] = (50,)
     activation: str = "relu"
-    targets: int = 1
+    targets: int = field(default=1, metadata={SINCE: "0.5.0"})
 
     def __post_init__(self) -> None:
         check_whole("targets", self.targets, least=1)

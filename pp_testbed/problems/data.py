@@ -28,7 +28,9 @@ from pp_testbed.problems.synthetic import MODELS, family, make_model
 
 TEST_SHARE = 0.2
 VALIDATION_ROWS = 2000  # at most, of the part of training data that tuning looks at
-STANDARD, VALIDATION, GAL = SPLITS = "", "validation", "gal"  # what is held out: see `split_rows`
+STANDARD, GAL = "", "gal"  # what is held out: see `split_rows`
+VALIDATION = {STANDARD: "validation", GAL: "gal-validation"}  # of the training data of each
+SPLITS = (STANDARD, GAL, *VALIDATION.values())
 HIDDEN = (50,)  # units of the network, as is usual for tables; NUTS takes a minute on 1000 rows
 TEMPERATURE = 0.1  # of the network that classes are explained by, unless another is given
 
@@ -71,9 +73,11 @@ class DataProblem(BaseProblem):
 
         Where a test part is standard, all seeds have the same one, and one of them is enough.
         """
-        seed = self.seed if self.data.x_test is None else 0
-        number = len(split_rows(self.data, seed, VALIDATION).train)
-        return (replace(self, num_train=min(self.num_train, number), seed=seed, split=VALIDATION),)
+        if self.split not in VALIDATION:
+            return (self,)
+        split, seed = VALIDATION[self.split], self.seed if self.data.x_test is None else 0
+        number = len(split_rows(self.data, seed, split).train)
+        return (replace(self, num_train=min(self.num_train, number), seed=seed, split=split),)
 
     def draw(self, num_rows: int | None = None) -> tuple[Task, HeldOut]:
         """The task, padded to so many rows (`padded_size` if None), and what is held out."""
@@ -124,10 +128,15 @@ def split_rows(data: DataSet, seed: int, how: str = STANDARD) -> Split:
     """The training rows of a set, in their order, and the test part: standard, or a fifth of the rows.
 
     Args:
-        how: "" as above; "validation", where the last fifth of those training rows, at most
-            `VALIDATION_ROWS`, is held out and the test part left alone; or "gal", the published splits of
-            regression sets.
+        how: "" as above; "gal", the published splits of regression sets; or the validation part of either,
+            where the last fifth of the training rows, at most `VALIDATION_ROWS`, is held out, and the test
+            part left alone.
     """
+    of = next((one for one, name in VALIDATION.items() if name == how), None)
+    if of is not None:
+        whole = split_rows(data, seed, of).train
+        test = held_out_rows(data, whole[::-1], VALIDATION_ROWS)
+        return Split(whole[~np.isin(whole, test)], data.x[test], data.y[test])
     if how == GAL:
         train, test = gal_split(len(data.y), seed)
         return Split(train, data.x[test], data.y[test])
@@ -137,9 +146,6 @@ def split_rows(data: DataSet, seed: int, how: str = STANDARD) -> Split:
     else:
         test = held_out_rows(data, order)
         rows = Split(order[~np.isin(order, test)], data.x[test], data.y[test])
-    if how == VALIDATION:
-        test = held_out_rows(data, rows.train[::-1], VALIDATION_ROWS)
-        return Split(rows.train[~np.isin(rows.train, test)], data.x[test], data.y[test])
     return rows
 
 
@@ -224,7 +230,7 @@ def of_data(
         seed: of the split and the order of data.
         model: a NumPyro program, or `file.py:NAME`; the testbed's network if None.
         temperature: of that network; 0.1 if None.
-        split: what is held out, if not the test part: "validation" or "gal", see `split_rows`.
+        split: what is held out, if not the test part: one of `SPLITS`, see `split_rows`.
     """
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
@@ -258,7 +264,9 @@ def _own_inputs(model: Any, data: DataSet) -> dict[str, Any]:
     return {"x": standardised(data.x, *moments(data.x))}
 
 
-_NAME = re.compile(r"(?P<data>\w+)/T(?P<num_train>\d+|all)(?:-(?P<split>[a-z]+))?-s(?P<seed>\d+)")
+_NAME = re.compile(
+    r"(?P<data>\w+)/T(?P<num_train>\d+|all)(?:-(?P<split>gal|(?:gal-)?validation))?-s(?P<seed>\d+)"
+)
 
 
 def of_name(name: str) -> DataProblem | None:

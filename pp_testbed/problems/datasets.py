@@ -28,7 +28,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Rows with labels.
+    """Rows with labels; two of one name, which has a digest of them, are equal.
 
     Attributes:
         name: what it is called; of data of one's own with a digest, so that a name says which data.
@@ -52,6 +52,12 @@ class DataSet:
     shape: tuple[int, ...] = ()
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DataSet) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     @property
     def num_columns(self) -> int:
@@ -188,6 +194,8 @@ def data_set(name: str) -> DataSet:
         has = f"{made.num_columns} columns and {made.num_classes} classes"
         raise UsageError(f"{name}.npz has {has}; expected {entry.columns} and {entry.num_classes}")
     is_known = bool(entry.bundled or entry.made_of[0]) or made.name == f"{name}@{DIGESTS.get(name)}"
+    if not is_known and made.x_test is not None:
+        _check_apart(made.x, made.x_test)
     return replace(made, name=name if is_known else made.name, is_named=is_known)
 
 
@@ -267,6 +275,10 @@ def set_of(
         raise UsageError("the test part has inputs or labels alone; expected both, as test=(x_test, y_test)")
     rows, labels = _checked(x, y, "")
     test_rows, test_labels = (None, None) if x_test is None else _checked(x_test, y_test, " of the test part")
+    if test_labels is not None and test_labels.shape[1:] != labels.shape[1:]:
+        raise UsageError(
+            f"labels have shape {labels.shape}, those of the test part {test_labels.shape}; expected one kind"
+        )
     known = np.unique(labels)
     if len(known) == 1:
         raise UsageError(f"all labels are {known[0]!r}: there is nothing to learn")
@@ -328,7 +340,8 @@ def _checked(x: np.ndarray, y: np.ndarray, words: str) -> tuple[np.ndarray, np.n
         raise UsageError(f"inputs{words} are {x.dtype} {x.shape}; expected numbers [N, d]")
     if y.shape[:1] != x.shape[:1] or y.ndim > 2 or (y.ndim == 2 and y.dtype.kind != "f"):
         raise UsageError(
-            f"labels{words} have shape {y.shape}; expected ({len(x)},), one per row, or numbers [N, targets]"
+            f"labels{words} are {y.dtype} {y.shape}; expected ({len(x)},), one per row, or numbers with a "
+            "point [N, targets]"
         )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]

@@ -37,6 +37,8 @@ def by_dimension(frame: pd.DataFrame, baseline: str = "mlp") -> pd.DataFrame:
     """
     frame = labelled(frame)
     check_label(frame, baseline)
+    if lead_of(frame) is not OF_TRUTH:
+        raise UsageError("dimensions are of known truths; these results are of held-out labels")
     rows = []
     for (dim, method), cells in frame.groupby(["input_dim", "label"]):
         base = frame[(frame.label == baseline) & (frame.input_dim == dim)]
@@ -64,6 +66,8 @@ def advantage(
     frame = labelled(frame)
     for label in (method, baseline):
         check_label(frame, label)
+    if score not in frame or frame[score].isna().all():
+        raise UsageError(f"these results have no {score}; name another score")
     rows = []
     for values, cells in frame.groupby(list(by)):
         one, other = (cells[cells.label == label] for label in (method, baseline))
@@ -83,6 +87,10 @@ def check_label(frame: pd.DataFrame, label: str) -> None:
 def relative(frame: pd.DataFrame, score: str, baseline: str = "mlp") -> pd.DataFrame:
     """A score divided by the baseline's on the same problem: agents as rows, (seed, problem) as columns."""
     check_label(frame, baseline)
+    if not (frame[score] > 0).all():
+        raise UsageError(
+            f"{score} is not above 0 everywhere, as it is not of densities: it has no ratio; expected classes"
+        )
     table = frame[~frame.label.isin(BOUNDS)].pivot_table(
         index="label", columns=["seed", "problem"], values=score
     )

@@ -242,7 +242,8 @@ def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, An
 def method_labels(frame: pd.DataFrame) -> pd.Series:
     """Names of methods, made distinct by the settings in which configurations of one name differ.
 
-    Configurations of a preset that has options for each kind of problem are one method.
+    Configurations of a preset that has options for each kind of problem are one method, if there is one for
+    each problem.
     """
     labels: dict[tuple[str, str], str] = {}
     for method, group in frame.groupby("method"):
@@ -251,6 +252,11 @@ def method_labels(frame: pd.DataFrame) -> pd.Series:
             for row in group.drop_duplicates("config_hash").itertuples()
         }
         presets = {identity: config[".preset"] for identity, config in configs.items() if ".preset" in config}
+        twice = group.drop_duplicates(["problem", "config_hash"]).assign(
+            preset=group.config_hash.map(presets)
+        )
+        twice = set(twice.preset[twice.duplicated(["problem", "preset"])].dropna())
+        presets = {identity: preset for identity, preset in presets.items() if preset not in twice}
         single = [config for identity, config in configs.items() if identity not in presets]
         keys = sorted({key for config in single for key in config})
         differing = [k for k in keys if len({str(c.get(k)) for c in single}) > 1]

@@ -145,7 +145,8 @@ def facts_of(problem: BaseProblem) -> dict[str, Any]:
 
 def batch_size(method: Any, problem: BaseProblem) -> int:
     """How many problems a program of a method holds: fewer where their data are large."""
-    most = max(1, FLOATS_AT_ONCE // (num_rows(method, problem) * problem.input_dim))
+    rows = num_rows(method, problem) + problem.num_test
+    most = max(1, FLOATS_AT_ONCE // (rows * problem.input_dim))
     return min(problems_at_once(method), most)
 
 

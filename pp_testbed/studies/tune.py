@@ -11,6 +11,7 @@ import json
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
@@ -103,7 +104,8 @@ class Tuning:
 
         With `with_held`, the options that were held are part of the preset.
         """
-        best, held = self.best, self.held if with_held else {}
+        held = self.held if with_held else {}
+        best = {"options": {}, "score": None, "stderr": None} if self.groups else self.best
         default = self.trials.score[~self.trials.options.astype(bool)]
         where = [group | {"options": held | group["options"]} for group in self.groups]
         return {
@@ -128,7 +130,7 @@ class Tuning:
             known = entries.get(self.method, {}).get("where", [])
             entry["where"] += [one for one in known if one["facts"] not in [g["facts"] for g in self.groups]]
         entries = entries | {self.method: entry}
-        text = json.dumps(dict(sorted(entries.items())), indent=1) + "\n"
+        text = json.dumps(_known(dict(sorted(entries.items()))), indent=1) + "\n"
         write_whole(path, lambda file: file.write(text.encode()))
 
 
@@ -192,6 +194,15 @@ def tune(
     held = dict(getattr(spec, "options", ()))
     defaults = {option: as_text(options_of(made)[option]) for one in space for option in one}
     return Tuning(method_name(made), problems.name, metric, sampler, held, defaults, found, elsewhere, groups)
+
+
+def _known(described: Any) -> Any:
+    """What JSON can say: an error that is not known, of a single problem, is null."""
+    if isinstance(described, dict):
+        return {name: _known(item) for name, item in described.items()}
+    if isinstance(described, list):
+        return [_known(item) for item in described]
+    return None if isinstance(described, float) and math.isnan(described) else described
 
 
 def _to_be_tuned(method: Any) -> tuple[Any, Any]:
@@ -327,10 +338,15 @@ class Ended(NamedTuple):
 
     def best_by_group(self, metric: str, groups: Groups) -> tuple[dict[str, Any], ...]:
         """The best point of each group: its `facts`, `options`, `score` and `stderr`."""
-        return tuple(
-            {"facts": facts, **best_of(self.table(metric, names), f"no trial of {facts} has ended well")}
-            for facts, names in groups
-        )
+        found = []
+        for facts, names in groups:
+            try:
+                found.append(
+                    {"facts": facts, **best_of(self.table(metric, names), f"{facts}: no trial ended well")}
+                )
+            except UsageError as error:  # the other groups have theirs
+                warnings.warn(str(error), stacklevel=2)
+        return tuple(found)
 
 
 def outcome(cells: pd.DataFrame, metric: str) -> dict[str, Any]:

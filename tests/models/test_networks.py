@@ -82,6 +82,22 @@ def test_the_network_of_a_task_is_that_of_its_program():
     task = pt.problem(model=program, num_train=20).task
     made = pt.method("mlp", num_steps=5).fit(jax.random.key(0), task)
     assert made.draws["w0"].shape == (1, 2, 3)
+    linear = pt.method("logistic", num_steps=5).fit(jax.random.key(0), task)
+    assert linear.draws["w0"].shape == (1, 2, 2)
+
+    class Program:
+        input_dim = 2
+
+        def network(self):
+            """A method of a user's own, which means something else."""
+
+        def likelihood(self):
+            """The same."""
+
+        def __call__(self, x, y=None):
+            return program(x, y)
+
+    assert pt.problem(model=Program(), num_train=20).task.network is None
 
 
 PRIOR = numpyro.distributions.Normal(0.0, 1.0).expand((2,)).to_event(1)
@@ -148,6 +164,29 @@ def test_a_network_without_features_says_so():
 def test_what_a_function_depends_on_is_read_off_its_trace():
     params = {"a": jnp.ones(2), "b": jnp.ones(2), "c": jnp.ones(2)}
     assert used_by(lambda p, x: jax.nn.relu(p["a"] * x) + 0.0 * p["c"], params, 1.0) == {"a", "c"}
+    assert used_by(lambda p, x: jax.jit(lambda q: q["a"] * x)(p), params, 1.0) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda x: x @ numpyro.sample("w", numpyro.distributions.Normal().expand((2, 2))), "samples w"),
+        (
+            lambda x: x * numpyro.param("w", 1.0, constraint=numpyro.distributions.constraints.positive),
+            "parameter w has a constraint",
+        ),
+    ],
+)
+def test_what_is_no_network_is_said(wrong, words):
+    with pytest.raises(pt.UsageError, match=words):
+        _ = ModuleNetwork(wrong, 2).shapes
+    with pytest.raises(pt.UsageError, match=r"network is 3; expected one of models\.networks"):
+        pt.method("mlp", network=3)
+
+
+def test_features_of_all_parameters_leave_no_last_layer():
+    with pytest.raises(pt.UsageError, match="depends on all parameters"):
+        _ = ModuleNetwork(program, 6, program).last_layer
 
 
 def test_modules_of_flax_are_networks():

@@ -1,5 +1,7 @@
 """Problems of data: splits that leak nothing, tables of any kind, and what is said of mistakes."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -129,7 +131,7 @@ def with_column(**columns):
         ),
         (lambda: own_set([[0.0], [1.0]], [0.5, np.nan]), "labels are NaN or infinite, first at row 1"),
         (lambda: own_set([[0.0], [1.0]], [0, 1], [[2.0]], [2]), "labels that the data lack: 2"),
-        (lambda: own_set([[0.0], [1.0]], [0]), r"labels have shape \(1,\)"),
+        (lambda: own_set([[0.0], [1.0]], [0]), r"labels are int64 \(1,\)"),
         (lambda: pt.problem(data=np.zeros((3, 2))), "data is ndarray; expected inputs and labels"),
         (lambda: pt.problem(data="irsi"), "unknown data set 'irsi'; did you mean 'iris'"),
         (lambda: pt.problem("iris/T1000-s0").task, "iris has 120 training data; 1000 are asked for"),
@@ -285,10 +287,11 @@ def rows_of(x):
 
 def test_validation_leaves_the_test_part_alone():
     """What a method is tuned on are rows of the training part, learnt from or held out."""
-    for name in ("iris", "digits"):
-        problem = pt.problem(data=name, seed=2)
+    for name, how in product(("iris", "digits"), ("", "gal")):
+        problem = pt.problem(data=name, seed=2, split=how)
         data, (tuned,) = problem.data, problem.tuned_on
-        own, validation = split_rows(data, 2), split_rows(data, 2, "validation")
+        own, validation = split_rows(data, 2, how), split_rows(data, 2, tuned.split)
+        assert tuned.tuned_on == (tuned,)
         learnt, held = rows_of(data.x[validation.train]), rows_of(validation.x_test)
         assert learnt | held == rows_of(data.x[own.train])
         assert not learnt & held
@@ -328,3 +331,10 @@ def test_words_of_pandas_are_labels():
     assert own_set(x, words).y.tolist() == [0, 1] * 10
     with pytest.raises(pt.UsageError, match="are of type object"):
         own_set(x, np.array([None, "b"] * 10, dtype=object))
+
+
+def test_labels_of_the_test_part_are_of_the_same_kind():
+    rng = np.random.default_rng(0)
+    x, x_test, y = rng.normal(size=(50, 2)), rng.normal(size=(20, 2)), rng.normal(size=50)
+    with pytest.raises(pt.UsageError, match="expected one kind"):
+        pt.problem(data=(x, y), test=(x_test, rng.normal(size=(20, 2))))

@@ -83,6 +83,11 @@ def test_what_is_a_power_of_the_other_correlates_wholly(power, sign):
 def test_the_order_of_results_is_said():
     with pytest.raises(pt.UsageError, match="in this order"):
         transfer(of_data(1.0), of_truth())
+    negative = of_data(1.0).assign(nll_dyadic=-1.0)
+    with pytest.raises(pt.UsageError, match="nll_dyadic is not above 0 everywhere"):
+        transfer(of_truth(), negative)
+    with pytest.raises(pt.UsageError, match="these results have no kl_dyadic"):
+        advantage(of_data(1.0))
     with pytest.raises(pt.UsageError, match="these results are of held-out labels"):
         pt.plots.dimensions(of_data(1.0))
 

@@ -363,6 +363,10 @@ def test_each_group_of_problems_has_its_own_best(tmp_path):
     board = pt.leaderboard(frame.assign(method=method_labels(frame)))
     assert list(board.method) == ["mlp"]
     assert list(board.problems) == [2]
+    other = MethodSpec("mlp", (("num_steps", "30"),), preset=str(path))
+    both = pt.run(suite, [spec, other], tmp_path / "r", progress=False)
+    assert method_labels(both).nunique() == 4  # which are not averaged
+    assert resolve(spec, {"num_train": 7}).l2 == pt.method("mlp").l2
 
 
 def test_facts_that_problems_do_not_have_are_said(tmp_path):

@@ -31,7 +31,6 @@ def dimensions(frame: pd.DataFrame, baseline: str = "mlp", ax: Any = None) -> np
         baseline: the method that others are relative to.
         ax: three axes.
     """
-    _check_of_truth(frame)
     table = by_dimension(frame, baseline)
     made, looks = panels(3, 2.9, ax), styles(table.method)
     for axis, score in zip(made.axes, OF_TRUTH, strict=True):

@@ -12,7 +12,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.scores import DECILES, NUM_BINS
+from pp_testbed.evaluation.aggregate import lead_of
+from pp_testbed.evaluation.scores import DECILES, NUM_BINS, OF_LABELS
 from pp_testbed.evaluation.selective import COVERAGES
 from pp_testbed.report.plots.scores import complete_cells, shared_problems
 from pp_testbed.report.plots.style import panels, plain, style, styles
@@ -24,7 +25,11 @@ def cells_with(frame: pd.DataFrame, *curves: str) -> pd.DataFrame:
     """The cells of problems that all methods have, with one of these curves."""
     frame = complete_cells(frame)
     known = [frame[name].notna() for name in curves if name in frame]
-    if not known or not np.any(known):
+    if not (known and np.any(known)) and lead_of(frame) is OF_LABELS:
+        raise UsageError(
+            f"these results are of a version that kept no {' and no '.join(curves)}: run them anew"
+        )
+    if not (known and np.any(known)):
         raise UsageError(
             f"these results have no {' or '.join(curves)}: they are not of labels that were held out"
         )

@@ -61,8 +61,6 @@ def tune(
 
       pp-testbed tune --method mlp --suite tabular --metric nll --by model,num_train,seed --save mine.json
     """
-    import pandas as pd
-
     from pp_testbed.inference.registry import read_presets
     from pp_testbed.studies.tune import parse_grid
     from pp_testbed.studies.tune import tune as find
@@ -84,11 +82,7 @@ def tune(
         seed=seed,
         executor=given.executor_of(executor, scheduler, jobs),
     )
-    if by:
-        rows = [group["facts"] | group["options"] | {"score": group["score"]} for group in found.groups]
-        print_table(pd.DataFrame(rows), format)
-    else:
-        print_table(found.table(), format)
-        errors.print(escaped(found))
+    print_table(found.table(), format)
+    errors.print(escaped(found))
     if save is not None:
         found.save(save)

@@ -84,6 +84,10 @@ class Tuning:
         return best_of(self.trials, words, f"{self.elsewhere} are with other processes")
 
     def __str__(self) -> str:
+        if self.groups:
+            return (
+                f"the best on {self.suite} for each of {len(self.groups)} groups; {len(self.trials)} trials"
+            )
         best = self.best
         options = ", ".join(
             f"{option}={value}" for option, value in (self.defaults | best["options"]).items()
@@ -93,7 +97,11 @@ class Tuning:
         return f"best on {self.suite}: {options} with {score}; {len(self.trials)} trials{elsewhere}"
 
     def table(self) -> pd.DataFrame:
-        """The trials with a column for each option, best first."""
+        """The trials with a column for each option, best first; or the best trial of each group."""
+        if self.groups:
+            rows = [group["facts"] | self.defaults | group["options"] for group in self.groups]
+            scores = [{name: group[name] for name in ("score", "stderr")} for group in self.groups]
+            return pd.concat([pd.DataFrame(rows), pd.DataFrame(scores)], axis=1)
         rows = [self.defaults | options for options in self.trials.options]
         options = pd.DataFrame(rows, index=self.trials.index)
         columns = [self.trials.trial, options, self.trials[["score", "stderr", "error"]]]

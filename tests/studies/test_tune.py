@@ -347,6 +347,8 @@ def test_each_group_of_problems_has_its_own_best(tmp_path):
     suite = pt.suite("smoke")
     found = fast(tmp_path / "s.journal", by=("num_train",))
     assert [group["facts"] for group in found.groups] == [{"num_train": 3}, {"num_train": 30}]
+    assert list(found.table().num_train) == [3, 30]
+    assert str(found) == "the best on smoke-tune for each of 2 groups; 3 trials"
     for group, problem in zip(found.groups, suite, strict=True):
         alone = fast(tmp_path / "a.journal", suite=Suite("one", (problem,)))
         assert alone.best == {name: group[name] for name in ("options", "score", "stderr")}

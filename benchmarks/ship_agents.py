@@ -10,6 +10,7 @@ each agent took.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -201,11 +202,15 @@ def tune(suite: str, directory: Path) -> None:
 
 
 def run(suite: str, directory: Path) -> None:
-    """Score the agents with those options."""
+    """Score the agents with those options. What is kept is not run again."""
+    cells, kept = directory / "cells", KEPT / f"{suite}.parquet"
+    cells.mkdir(parents=True, exist_ok=True)
+    if kept.exists():
+        shutil.copy(kept, cells / kept.name)
     for agent in PLANS[suite].agents:
         spec = MethodSpec(agent.name, tuple(agent.run.items()), preset=str(preset_of(suite)))
         start = time.monotonic()
-        frame = pt.run(pt.suite(suite), [spec], directory / "cells", jobs=2, progress=False)
+        frame = pt.run(pt.suite(suite), [spec], cells, jobs=2, progress=False)
         failed = int((frame.status != OK).sum())
         print(f"{suite}: {agent.name}, {failed} failed, {time.monotonic() - start:.0f} s", flush=True)
 
@@ -213,6 +218,7 @@ def run(suite: str, directory: Path) -> None:
 def keep(suite: str, directory: Path) -> None:
     """Put what there is where pages and tests read it."""
     frame = read_results(directory / "cells", RESULTS, print)
+    frame = frame[frame.status == OK]
     frame.sort_values(["method", "problem"]).to_parquet(KEPT / f"{suite}.parquet", index=False)
     print(f"{suite}: {len(frame)} rows are kept")
 

@@ -56,6 +56,7 @@ AGENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_agent_takes_any_network(name):
     """The same network under other names gives the same posterior, to rounding."""

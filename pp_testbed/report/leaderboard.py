@@ -252,10 +252,9 @@ def method_labels(frame: pd.DataFrame) -> pd.Series:
             for row in group.drop_duplicates("config_hash").itertuples()
         }
         presets = {identity: config[".preset"] for identity, config in configs.items() if ".preset" in config}
-        twice = group.drop_duplicates(["problem", "config_hash"]).assign(
-            preset=group.config_hash.map(presets)
-        )
-        twice = set(twice.preset[twice.duplicated(["problem", "preset"])].dropna())
+        pairs = group[["problem", "config_hash"]].drop_duplicates(ignore_index=True)
+        pairs["preset"] = pairs.config_hash.map(presets)
+        twice = set(pairs.preset[pairs.duplicated(["problem", "preset"])].dropna())
         presets = {identity: preset for identity, preset in presets.items() if preset not in twice}
         single = [config for identity, config in configs.items() if identity not in presets]
         keys = sorted({key for config in single for key in config})

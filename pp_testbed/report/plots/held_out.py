@@ -25,14 +25,14 @@ def cells_with(frame: pd.DataFrame, *curves: str) -> pd.DataFrame:
     """The cells of problems that all methods have, with one of these curves."""
     frame = complete_cells(frame)
     known = [frame[name].notna() for name in curves if name in frame]
-    if not (known and np.any(known)) and lead_of(frame) is OF_LABELS:
-        raise UsageError(
-            f"these results are of a version that kept no {' and no '.join(curves)}: run them anew"
-        )
     if not (known and np.any(known)):
-        raise UsageError(
-            f"these results have no {' or '.join(curves)}: they are not of labels that were held out"
+        are_theirs = lead_of(frame) is OF_LABELS
+        why = (
+            "numbers have none, and versions before 0.5.0 kept none"
+            if are_theirs
+            else "labels are not held out"
         )
+        raise UsageError(f"these results have no {' or '.join(curves)}: {why}")
     return shared_problems(frame[np.any(known, axis=0)])
 
 

@@ -55,7 +55,7 @@ def run(
         bar.line(f"{there} of {len(cells)} {study.noun} are in {store.directory} already")
     scratch = store.directory.resolve() / ".scratch"
     create_directory(scratch, "checkpoints")
-    with bar.over([(_kind(cell), cell.effort) for cell in missing], len(missing), study.noun):
+    with bar.over([(_kind(cell), cell.cost) for cell in missing], len(missing), study.noun):
         keeper = Keeper(store, bar, kept)
         for batch, event in (executor or Local()).map(study.run, Queue(missing), str(scratch)):
             keeper.take(batch, event)
@@ -101,7 +101,7 @@ class Keeper:
             case Done(fraction, seconds, is_end, _):
                 before = self.fractions.get(batch[0].id, 0.0)  # it may have begun again, elsewhere
                 self.fractions[batch[0].id] = max(before, fraction)
-                cost = batch[0].effort * len(batch) * (self.fractions[batch[0].id] - before)
+                cost = batch[0].cost * len(batch) * (self.fractions[batch[0].id] - before)
                 self.bar.advance(_kind(batch[0]), cost, len(batch) if is_end else 0, seconds)
 
     def keep(self, cell: Cell, rows: list[dict[str, object]], arrays: Mapping[str, object]) -> None:

@@ -17,6 +17,8 @@ from pp_testbed.engine.identity import config_hash
 from pp_testbed.engine.programs import Programs
 from pp_testbed.engine.store import Layout, cell_id
 
+COMPILATION = 10.0  # of a program, next to a training of a network, which is an effort of 1
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -38,6 +40,11 @@ class Cell:
     size: int = 1
     goal: dict[str, Any] = field(default_factory=dict)
     effort: float = 1.0
+
+    @property
+    def cost(self) -> float:
+        """A guess of its seconds, compilation included, next to others'."""
+        return COMPILATION + self.effort
 
     @property
     def id(self) -> str:

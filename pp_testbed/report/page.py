@@ -133,13 +133,19 @@ def _contents(
     sections += [_failures(frame), _repetition(frame)]
     suites = ", ".join(sorted(set(frame.suite.dropna()))) or "custom"
     return {
-        "title": f"{board.method.nunique()} methods on {frame.problem.nunique()} problems of {suites}",
+        "title": f"{_number(board.method, 'method')} on {_number(frame.problem, 'problem')} of {suites}",
         "failed": int((frame.status != OK).sum()),
         "cells": len(frame),
         "sections": sections,
         "version": pp_testbed.__version__,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+def _number(names: pd.Series, what: str) -> str:
+    """How many different ones there are, in words."""
+    number = names.nunique()
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _summary(board: pd.DataFrame, baseline: str, good: pd.DataFrame) -> Section:

@@ -15,7 +15,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.aggregate import lead_of
 from pp_testbed.evaluation.scores import DECILES, NUM_BINS, OF_LABELS
 from pp_testbed.evaluation.selective import COVERAGES
-from pp_testbed.report.plots.scores import complete_cells, shared_problems
+from pp_testbed.report.plots.scores import complete_cells, shared_problems, words_on_problems
 from pp_testbed.report.plots.style import panels, plain, style, styles
 
 LEAST = 0.005  # of all inputs; a bin with fewer is not drawn
@@ -60,7 +60,7 @@ def reliability(frame: pd.DataFrame, ax: Any = None) -> Axes:
             x, y = DECILES, np.stack(cells.pit.dropna().to_list()).mean(axis=0)
         axis.plot(x, y, ms=4, label=plain(method), **looks[method])
     words = ("confidence", "accuracy") if is_of_classes else ("predicted decile", "share of labels below")
-    axis.set(xlabel=words[0], ylabel=words[1], title=f"{frame.problem.nunique()} problems that all have")
+    axis.set(xlabel=words[0], ylabel=words[1], title=words_on_problems(frame))
     made.legend()
     return axis
 
@@ -80,6 +80,6 @@ def risk(frame: pd.DataFrame, ax: Any = None) -> Axes:
         mean = np.stack(cells.risk.dropna().to_list()).mean(axis=0)
         axis.plot(COVERAGES, mean, label=plain(method), **looks[method] | {"marker": ""})
     axis.set(xlabel="share of inputs that are answered", ylabel="errors among them", ylim=(0, None))
-    axis.set_title(f"means over {frame.problem.nunique()} problems that all have")
+    axis.set_title(f"means over {words_on_problems(frame)}")
     made.legend()
     return axis

@@ -95,7 +95,7 @@ def marginal_joint(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame
     }
     axis = scatter(points, ax)
     axis.set(xlabel=SYMBOLS[lead.marginal], ylabel=SYMBOLS[lead.joint])
-    axis.set_title(f"means over {frame.problem.nunique()} problems that all have")
+    axis.set_title(f"means over {words_on_problems(frame)}")
     axis.xaxis.set_major_locator(MaxNLocator(4))
     return axis
 
@@ -120,7 +120,7 @@ def cost(frame: pd.DataFrame, ax: Any = None, references: pd.DataFrame | None = 
     axis = scatter(points, ax)
     axis.set(xscale="log", xlabel="seconds to fit a problem", ylabel=SYMBOLS[joint])
     log_ticks(axis.xaxis)
-    axis.set_title(f"means over {frame.problem.nunique()} problems that all have")
+    axis.set_title(f"means over {words_on_problems(frame)}")
     return axis
 
 
@@ -166,7 +166,7 @@ def over_problems(frame: pd.DataFrame, column: str, words: str, ax: Any) -> np.n
         value = f"{frame[column].iloc[0]:g}"
         raise UsageError(f"the problems that all methods have are of one {column} only, {value}")
     made, looks = panels(2, 3.8, ax, sharey=False), styles(frame.label)
-    made.titles(f"means over {frame[frame.label != EXACT].problem.nunique()} problems that all have")
+    made.titles(f"means over {words_on_problems(frame[frame.label != EXACT])}")
     lead, scale = lead_of(frame), "log" if lead_of(frame) is OF_TRUTH else "linear"
     for axis, score in zip(made.axes, (lead.marginal, lead.joint), strict=True):
         for method, cells in frame.groupby("label"):
@@ -357,6 +357,12 @@ def shared_problems(frame: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
     found = frame.problem[is_exact].groupby(group[is_exact]).nunique()
     is_whole = group.map(found.reindex(numbers.index) == numbers)
     return frame[~is_exact | is_whole]
+
+
+def words_on_problems(frame: pd.DataFrame) -> str:
+    """How many problems a picture is of."""
+    number = frame.problem.nunique()
+    return f"{number} problems that all have" if number > 1 else "one problem"
 
 
 def with_infinity(method: str, values: Any) -> str:

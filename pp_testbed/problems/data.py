@@ -243,8 +243,8 @@ def of_data(
     if made.input_dim != data.num_columns:
         raise UsageError(f"the model has {made.input_dim} inputs; {data.name} has {data.num_columns} columns")
     if made.likelihood.event_shape != data.y.shape[1:]:
-        of = [f"{one}" or "()" for one in (made.likelihood.event_shape, data.y.shape[1:])]
-        raise UsageError(f"the model's labels have shape {of[0]}; those of {data.name} have {of[1]}")
+        shapes = made.likelihood.event_shape, data.y.shape[1:]
+        raise UsageError(f"the model's labels have shape {shapes[0]}; those of {data.name} have {shapes[1]}")
     if made.num_classes != data.num_classes:
         of = [f"{one} classes" if one else "numbers" for one in (made.num_classes, data.num_classes)]
         raise UsageError(f"the model's labels are {of[0]}; those of {data.name} are {of[1]}")

@@ -37,8 +37,7 @@ def by_dimension(frame: pd.DataFrame, baseline: str = "mlp") -> pd.DataFrame:
     """
     frame = labelled(frame)
     check_label(frame, baseline)
-    if lead_of(frame) is not OF_TRUTH:
-        raise UsageError("dimensions are of known truths; these results are of held-out labels")
+    check_of_truth(frame)
     rows = []
     for (dim, method), cells in frame.groupby(["input_dim", "label"]):
         base = frame[(frame.label == baseline) & (frame.input_dim == dim)]
@@ -76,6 +75,12 @@ def advantage(
         row = dict(zip(by, values, strict=True)) | {"problems": len(one), "difference": found.value}
         rows.append(row | {"low": low, "high": high, "ratio": ratio.value, "ratio_stderr": ratio.stderr})
     return pd.DataFrame(rows)
+
+
+def check_of_truth(frame: pd.DataFrame) -> None:
+    """Raise a UsageError unless results are of known truths."""
+    if lead_of(frame) is not OF_TRUTH:
+        raise UsageError("dimensions are of known truths; these results are of held-out labels")
 
 
 def check_label(frame: pd.DataFrame, label: str) -> None:

@@ -12,11 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from pp_testbed.errors import UsageError
-from pp_testbed.evaluation.aggregate import lead_of
 from pp_testbed.evaluation.scores import OF_LABELS, OF_TRUTH, SYMBOLS
 from pp_testbed.report.decisions import common_agents
-from pp_testbed.report.dimensions import advantage, by_dimension, labelled, relative
+from pp_testbed.report.dimensions import advantage, by_dimension, check_of_truth, labelled, relative
 from pp_testbed.report.plots.style import PALETTE, log_ticks, panels, plain, style, styles
 
 
@@ -57,7 +55,7 @@ def per_dimension(
         method, baseline: which is compared to which.
         ax: the axes to draw on.
     """
-    _check_of_truth(frame)
+    check_of_truth(frame)
     table = advantage(frame, method, baseline)
     made, looks = panels(1, 4.0, ax), styles(f"d = {dim}" for dim in table.input_dim)
     (axis,) = made.axes
@@ -88,20 +86,15 @@ def transfer(testbed: pd.DataFrame, data: pd.DataFrame, baseline: str = "mlp", a
     testbed, data = labelled(testbed), labelled(data)
     pairs = [(OF_TRUTH.marginal, OF_LABELS.marginal), (OF_TRUTH.dyadic, OF_LABELS.dyadic)]
     for axis, (known, held_out) in zip(made.axes, pairs, strict=True):
-        tables = [relative(testbed, known, baseline), relative(data, held_out, baseline)]
-        means = [one.mean(axis=1) for one in common_agents(tables)]
-        errors = [one.std(axis=1, ddof=1) / np.sqrt(one.shape[1]) for one in common_agents(tables)]
+        tables = common_agents([relative(testbed, known, baseline), relative(data, held_out, baseline)])
+        means = [one.mean(axis=1) for one in tables]
+        errors = [one.std(axis=1, ddof=1) / np.sqrt(one.shape[1]) for one in tables]
         axis.errorbar(*means, xerr=errors[0], yerr=errors[1], fmt="o", lw=0.6, color=PALETTE[0])
         for name, x, y in zip(means[0].index, *means, strict=True):
             axis.annotate(plain(name), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
         axis.set(xlabel=f"testbed: {SYMBOLS[known]} / {plain(baseline)}", ylabel=f"data: {SYMBOLS[held_out]}")
         axis.xaxis.set_major_locator(MaxNLocator(4))
     return made.axes
-
-
-def _check_of_truth(frame: pd.DataFrame) -> None:
-    if lead_of(frame) is not OF_TRUTH:
-        raise UsageError("dimensions are of known truths; these results are of held-out labels")
 
 
 def _say_dimensions(axis: Axes, dims: pd.Series) -> None:

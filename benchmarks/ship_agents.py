@@ -28,9 +28,11 @@ from pp_testbed.studies.scoring import RESULTS
 HOME = Path(__file__).parent.parent
 KEPT = HOME / "kept"
 MEMBERS = {"size": "30"}
-FEWER = {"size": "10"}  # while they are tuned
+OF_LABELS = pt.Evaluation(num_draws=300)  # at thousands of rows, rather than batches of ten
+FEWER = {"size": "10"}  # while they are tuned, and of images
 CHAIN = {"momentum": "0.0", "steady": "1000.0"}  # as the tuned preset: see `ship_tuned`
 LONG = CHAIN | {"num_steps": "100000", "burn_in": "20000", "thinning": "200"}
+BRIEF = CHAIN | {"num_steps": "10000", "burn_in": "2500", "thinning": "50"}
 SHORT = CHAIN | {"num_steps": "40000", "burn_in": "10000", "thinning": "100"}
 HYPERMODEL = {"index_dim": "7"}
 
@@ -97,54 +99,59 @@ HIGHDIM = (
         tuned_at={"temperature": 0.1},
     ),
 )
-STEPS, PLAIN = {"num_steps": [1000, 10000]}, {"adaptive_l2": [False]}  # as columns are up to thousands
-OF_DATA = (
-    Agent("mlp", {"l2": [0.1, 1.0, 10.0], **PLAIN}, {"l2": [0.1, 1.0, 10.0], **PLAIN, **STEPS}),
-    Agent(
-        "dropout",
-        {"l2": [0.1, 1.0, 10.0], "rate": [0.1, 0.3], **PLAIN},
-        {"l2": [1.0], "rate": [0.1, 0.3], **PLAIN, **STEPS},
-    ),
-    Agent(
-        "ensemble",
-        {"l2": [0.1, 1.0, 10.0], **PLAIN},
-        {"l2": [0.1, 1.0], "num_steps": [10000], **PLAIN},
-        held={"size": "5"},
-        run=MEMBERS,
-    ),
-    Agent(
-        "ensemble+",
-        {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3, 1.0], **PLAIN},
-        {"l2": [1.0], "prior_scale": [0.3, 1.0], "num_steps": [10000], **PLAIN},
-        held={"size": "5"},
-        run=MEMBERS,
-    ),
-    Agent(
-        "bbb",
-        {"sigma": [0.1, 0.3, 1.0], "learning_rate": [1e-3], "adaptive_kl": [False]},
-        {"sigma": [0.3], "learning_rate": [1e-3], "adaptive_kl": [False], **STEPS},
-    ),
-    Agent(
-        "hypermodel",
-        {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3], **PLAIN},
-        {"l2": [1.0], "prior_scale": [0.3], "num_steps": [5000], **PLAIN},
-        held=HYPERMODEL,
-        ships_held=True,
-    ),
-    Agent(
-        "sgmcmc",
-        {"prior_variance": [0.1, 1.0, 10.0]},
-        {"prior_variance": [0.1, 1.0, 10.0]},
-        held=SHORT,
-        ships_held=True,
-    ),
-)
+STEPS, PLAIN = {"num_steps": [1000, 5000]}, {"adaptive_l2": [False]}  # as columns are up to thousands
+
+
+def of_data(members: dict[str, str], chain: dict[str, str]) -> tuple[Agent, ...]:
+    """The agents on data, whose ensembles have so many members, and whose chain is so long."""
+    return (
+        Agent("mlp", {"l2": [0.1, 1.0, 10.0], **PLAIN}, {"l2": [0.1, 1.0, 10.0], **PLAIN, **STEPS}),
+        Agent(
+            "dropout",
+            {"l2": [0.1, 1.0, 10.0], "rate": [0.1, 0.3], **PLAIN},
+            {"l2": [1.0], "rate": [0.1, 0.3], **PLAIN, **STEPS},
+        ),
+        Agent(
+            "ensemble",
+            {"l2": [0.1, 1.0, 10.0], **PLAIN},
+            {"l2": [0.1, 1.0, 10.0], "num_steps": [5000], **PLAIN},
+            held={"size": "3"},
+            run=members,
+        ),
+        Agent(
+            "ensemble+",
+            {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3, 1.0], **PLAIN},
+            {"l2": [1.0], "prior_scale": [0.3, 1.0], "num_steps": [5000], **PLAIN},
+            held={"size": "3"},
+            run=members,
+        ),
+        Agent(
+            "bbb",
+            {"sigma": [0.1, 0.3, 1.0], "learning_rate": [1e-3], "adaptive_kl": [False]},
+            {"sigma": [0.3], "learning_rate": [1e-3], "adaptive_kl": [False], **STEPS},
+        ),
+        Agent(
+            "hypermodel",
+            {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3], **PLAIN},
+            {"l2": [1.0], "prior_scale": [0.3], **STEPS, **PLAIN},
+            held=HYPERMODEL,
+            ships_held=True,
+        ),
+        Agent(
+            "sgmcmc",
+            {"prior_variance": [0.1, 1.0, 10.0]},
+            {"prior_variance": [0.1, 1.0, 10.0]},
+            held=chain,
+            ships_held=True,
+        ),
+    )
 
 
 class Plan(NamedTuple):
     """What is done with a suite: its agents, for which facts they are tuned, by which score.
 
-    Data are many where there are so many of them for each input dimension, or for each problem.
+    Data are many where there are so many of them for each input dimension, or for each problem. Scores are by
+    `config`.
     """
 
     agents: tuple[Agent, ...]
@@ -152,17 +159,19 @@ class Plan(NamedTuple):
     metric: str
     many: int
     is_per_dimension: bool = False
+    config: pt.Evaluation = pt.Evaluation()
 
     def is_large(self, problem: Any) -> bool:
         """Whether the data of a problem are many."""
         return bool(problem.num_train >= self.many * (problem.input_dim if self.is_per_dimension else 1))
 
 
+BY_SET = ("model", "num_train", "seed")
 PLANS = {
     "highdim": Plan(HIGHDIM, ("input_dim", "num_train"), "kl_dyadic", 1000, is_per_dimension=True),
-    **dict.fromkeys(
-        ("tables", "images", "numbers"), Plan(OF_DATA, ("model", "num_train", "seed"), "nll_dyadic", 10_000)
-    ),
+    "tables": Plan(of_data(MEMBERS, SHORT), BY_SET, "nll_dyadic", 10_000, config=OF_LABELS),
+    "numbers": Plan(of_data(MEMBERS, SHORT), BY_SET, "nll_dyadic", 10_000, config=OF_LABELS),
+    "images": Plan(of_data(FEWER, BRIEF), BY_SET, "nll_dyadic", 10_000, config=OF_LABELS),
 }
 
 
@@ -192,6 +201,7 @@ def tune(suite: str, directory: Path) -> None:
                 grid=grid(agent),
                 by=plan.by,
                 metric=plan.metric,
+                config=plan.config,
                 study=directory / "tuning" / f"{agent.name}.journal",
                 jobs=2,
                 progress=False,
@@ -207,10 +217,11 @@ def run(suite: str, directory: Path) -> None:
     cells.mkdir(parents=True, exist_ok=True)
     if kept.exists():
         shutil.copy(kept, cells / kept.name)
-    for agent in PLANS[suite].agents:
+    plan = PLANS[suite]
+    for agent in plan.agents:
         spec = MethodSpec(agent.name, tuple(agent.run.items()), preset=str(preset_of(suite)))
         start = time.monotonic()
-        frame = pt.run(pt.suite(suite), [spec], cells, jobs=2, progress=False)
+        frame = pt.run(pt.suite(suite), [spec], cells, config=plan.config, jobs=2, progress=False)
         failed = int((frame.status != OK).sum())
         print(f"{suite}: {agent.name}, {failed} failed, {time.monotonic() - start:.0f} s", flush=True)
 

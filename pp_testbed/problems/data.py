@@ -27,6 +27,7 @@ from pp_testbed.problems.datasets import SETS, DataSet, data_set
 from pp_testbed.problems.synthetic import MODELS, family, make_model
 
 TEST_SHARE = 0.2
+TEST_ROWS = 10_000  # at most: their errors are small, and the rest is of more use to learn from
 VALIDATION_ROWS = 2000  # at most, of the part of training data that tuning looks at
 STANDARD, GAL = "", "gal"  # what is held out: see `split_rows`
 VALIDATION = {STANDARD: "validation", GAL: "gal-validation"}  # of the training data of each
@@ -127,6 +128,8 @@ class Split(NamedTuple):
 def split_rows(data: DataSet, seed: int, how: str = STANDARD) -> Split:
     """The training rows of a set, in their order, and the test part: standard, or a fifth of the rows.
 
+    A fifth is at most `TEST_ROWS`.
+
     Args:
         how: "" as above; "gal", the published splits of regression sets; or the validation part of either,
             where the last fifth of the training rows, at most `VALIDATION_ROWS`, is held out, and the test
@@ -144,19 +147,19 @@ def split_rows(data: DataSet, seed: int, how: str = STANDARD) -> Split:
     if data.x_test is not None and data.y_test is not None:
         rows = Split(order, data.x_test, data.y_test)
     else:
-        test = held_out_rows(data, order)
+        test = held_out_rows(data, order, TEST_ROWS)
         rows = Split(order[~np.isin(order, test)], data.x[test], data.y[test])
     return rows
 
 
-def held_out_rows(data: DataSet, order: np.ndarray, most: int | None = None) -> np.ndarray:
-    """A fifth of some rows, the first of an order, and all that equal one: none of them was learnt from.
+def held_out_rows(data: DataSet, order: np.ndarray, most: int) -> np.ndarray:
+    """A fifth of some rows, at most so many, the first of an order, and all that equal one of them.
 
-    Where most rows are there several times, as in a table of a few categories, equal ones are not the same
-    case.
+    So none of them was learnt from. Where most rows are there several times, as in a table of a few
+    categories, equal ones are not the same case.
     """
     kinds, are_cases = data.kinds
-    first = order[: max(1, min(round(TEST_SHARE * len(order)), most or len(order)))]
+    first = order[: max(1, min(round(TEST_SHARE * len(order)), most))]
     return order[np.isin(kinds[order], kinds[first])] if are_cases else first
 
 

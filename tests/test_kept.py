@@ -1,20 +1,26 @@
 """What the repository keeps is of the code that is here, and its pages print these numbers."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import pp_testbed as pt
+from benchmarks import ship_agents
+from pp_testbed.evaluation.aggregate import paired_ratio
 from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.studies import bandits
-from pp_testbed.studies.scoring import configuration
+from pp_testbed.studies.scoring import configuration, facts_of
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "kept"
 SUITE = pd.read_parquet(KEPT / "2d.parquet")
+HIGHDIM = pd.read_parquet(KEPT / "highdim.parquet")
+LEADS = ("kl_marginal", "kl_joint", "kl_dyadic")
 RUNS = pt.read_bandits(KEPT / "bandits")
 REGRETS = pt.regrets(RUNS).set_index(["model", "method"])
 
@@ -28,9 +34,10 @@ def rows_of(page: str, head: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in cells}
 
 
-def interval(row: Any) -> str:
-    """A correlation as the pages print it."""
-    return f"{row.correlation:.2f} [{row.low:.2f}, {row.high:.2f}]".replace("-", "−")
+def interval(row: Any, name: str = "correlation", digits: int = 2) -> str:
+    """A correlation, or another number, as the pages print it."""
+    value, low, high = (f"{number:.{digits}f}" for number in (getattr(row, name), row.low, row.high))
+    return f"{value} [{low}, {high}]".replace("-", "−")
 
 
 @pytest.mark.parametrize("name", sorted(SUITE.method.unique()))
@@ -90,3 +97,52 @@ def test_a_horizon_of_the_page_is_that_of_the_runs():
     text = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
     for dim, steps in re.findall(r"d = (\d+), ([\d,]+) steps", text):
         assert set(REGRETS.loc[f"{dim}d"].step) == {int(steps.replace(",", ""))}
+
+
+@pytest.mark.parametrize("agent", ship_agents.PLANS["highdim"].agents, ids=lambda agent: agent.name)
+def test_kept_agents_are_those_of_todays_presets(agent):
+    plan = ship_agents.PLANS["highdim"]
+    spec = MethodSpec(agent.name, tuple(agent.run.items()), preset="highdim")
+    kept = HIGHDIM[HIGHDIM.method == agent.name].set_index("problem").config
+    problems = list(pt.suite("highdim"))
+    assert set(kept.index) == {problem.name for problem in problems}
+    for problem in problems:
+        made = spec.resolve(facts_of(problem))
+        assert kept[problem.name] == configuration(made, plan.config, "highdim"), problem.name
+
+
+def test_many_dimensions_are_as_the_page_says():
+    page = "docs/dyadic.md"
+    table = pt.by_dimension(HIGHDIM).set_index(["method", "input_dim"])
+    shown = rows_of(page, "relative to mlp: d¹, d¹⁰, d¹⁰,²")
+    assert set(shown) == set(HIGHDIM.method) - {"mlp"}
+    for name, cells in shown.items():
+        rows = [table.loc[(name, dim)] for dim in (2, 10, 100)]
+        assert cells == [" · ".join(f"{row[f'{lead}_ratio']:.2f}" for lead in LEADS) for row in rows]
+    gained = pt.advantage(HIGHDIM).set_index(["input_dim", "per_dimension"])
+    for name, cells in rows_of(page, "ensemble+ − ensemble in d¹⁰,² at T / d").items():
+        rows = [gained.loc[(int(name.removeprefix("d = ")), ratio)] for ratio in (1, 10, 100, 1000)]
+        assert cells == [interval(row, "difference", 3) for row in rows]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for row in pt.advantage(HIGHDIM, by=["input_dim"]).itertuples():
+        assert f"{interval(row, 'difference', 3)} at d = {row.input_dim}" in text
+        assert row.high < 0
+    far = table.xs(100, level="input_dim")
+    marginal, joint, dyadic = (far[lead].max() / far[lead].min() for lead in LEADS)
+    assert f"{marginal:.2f} apart in d¹, {joint:.2f} in d¹⁰, and {dyadic:.2f} in d¹⁰,²" in text
+    cost = HIGHDIM.groupby("method")[["fit_seconds", "evaluate_seconds"]].sum().sum(axis=1) / 3600
+    for name, hours in cost.items():
+        assert f"{name} {hours:.2f}" in text
+    assert f"{cost.sum():.2f} in all" in text
+
+
+def test_only_dyadic_scores_tell_agents_apart_in_a_hundred_dimensions():
+    frame = HIGHDIM[HIGHDIM.input_dim == 100]
+    cells = dict(list(frame.groupby("method")))
+    alike = set()
+    for one, other in combinations(sorted(cells), 2):
+        ratios = [paired_ratio(cells[one], cells[other], lead).value for lead in LEADS]
+        marginal, joint, dyadic = np.abs(np.log(ratios))
+        if max(marginal, joint) >= dyadic:
+            alike.add((one, other))
+    assert alike == {("dropout", "ensemble"), ("ensemble+", "sgmcmc")}  # as docs/dyadic.md says

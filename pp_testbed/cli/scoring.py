@@ -14,7 +14,7 @@ from pp_testbed.cli.output import (
     report_failures,
     show,
 )
-from pp_testbed.errors import unknown
+from pp_testbed.errors import UsageError, unknown
 
 DEFAULT_METHODS = "mlp,ensemble,ensemble+,mean-field"  # beside uniform, or the prior of numbers
 
@@ -131,14 +131,16 @@ def figure(
     out: Annotated[
         Path | None, typer.Option(help="The file (.png, .pdf, .svg); NAME.png if not given.")
     ] = None,
-    baseline: given.Baseline = "mlp",
+    baseline: Annotated[
+        str | None, typer.Option(help="The method that others are relative to; each figure has its own.")
+    ] = None,
 ) -> None:
     """Draw a figure of a directory.
 
-    Of results: agents, marginal-joint, data, temperature, regimes, cost; of held-out labels reliability and
-    risk. Of hyperparameters: size, prior,
-    sweep; these need several configurations of a method, such as those that `pp-testbed tune` leaves in
-    tuning/cells. Of bandits: regret. Of active learning: learning.
+    Of results: agents, marginal-joint, data, temperature, regimes, cost, dimensions, per-dimension; of
+    held-out labels reliability and risk. Of hyperparameters: size, prior, sweep; these need several
+    configurations of a method, such as those that `pp-testbed tune` leaves in tuning/cells. Of bandits:
+    regret. Of active learning: learning.
 
     Examples:
 
@@ -158,6 +160,8 @@ def figure(
     path = out or Path(f"{name}.png")
     given.check_figure(path)
     frame = given.frame_of(directory or Path(picture.source), picture.source)
-    has_baseline = "baseline" in inspect.signature(picture.draw).parameters
-    save(picture.draw(frame, baseline) if has_baseline else picture.draw(frame), path)
+    options = {} if baseline is None else {"baseline": baseline}
+    if not options.keys() <= inspect.signature(picture.draw).parameters.keys():
+        raise UsageError(f"figure {name} has no baseline: leave --baseline out")
+    save(picture.draw(frame, **options), path)
     errors.print(f"{escaped(picture.summary)}: {escaped(path)}")

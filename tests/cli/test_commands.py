@@ -192,6 +192,7 @@ def test_failed_cells_end_with_1(tmp_path):
         (["report", "--out", "/nowhere/x.html"], "there is no directory /nowhere"),
         (["run", "--report", "/nowhere/x.html"], "there is no directory /nowhere"),
         (["figure", "agent"], "unknown figure 'agent'; did you mean 'agents'"),
+        (["figure", "regret", "kept/bandits", "--baseline", "mlp"], "leave --baseline out"),
         (["figure", "regret", "nowhere"], "there is no directory nowhere"),
     ],
 )

@@ -71,8 +71,8 @@ class BayesByBackprop(Agent, Trainable):
     """Mean-field variational inference: Blundell et al., 2015, "Weight Uncertainty in Neural Networks".
 
     q(w) = N(m, softplus(r)²), independently, minimises E_q[mean cross-entropy] + κ KL(q ‖ p) / T with
-    κ = kl_weight, times d √rho where `adaptive_kl`. A Gaussian prior's KL is in closed form, a scale
-    mixture's is sampled.
+    κ = kl_weight, times d √rho where `adaptive_kl`, but for real data. A Gaussian prior's KL is in closed
+    form, a scale mixture's is sampled.
 
     Args:
         sigma: σ₁.
@@ -132,9 +132,7 @@ class BayesByBackprop(Agent, Trainable):
         return self.agent(task).start(key_start)
 
     def training(self, parts: Params, task: Task) -> Training:
-        kl_weight = self.kl_weight * (
-            jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_kl else 1.0
-        )
+        kl_weight = self.kl_weight * (task.decay if self.adaptive_kl else 1.0)
         model = WeightPrior(
             self.agent(task), self.sigma, self.sigma_2, self.mixture_weight, kl_weight, self.prior
         )

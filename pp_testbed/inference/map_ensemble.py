@@ -131,8 +131,8 @@ def check_network_of(network: Network, task: Task) -> None:
 class Trained(Agent):
     """An agent that is trained with weight decay.
 
-    Training minimises mean cross-entropy + c ‖θ‖² with c = l2 √rho d / T, or c = l2 / T where not
-    `adaptive_l2`: the MAP under θ ~ N(0, 1 / (2 c T)).
+    Training minimises mean cross-entropy + c ‖θ‖² with c = l2 √rho d / T, or c = l2 / T of real data and
+    where not `adaptive_l2`: the MAP under θ ~ N(0, 1 / (2 c T)).
 
     Args:
         l2: λ.
@@ -151,7 +151,7 @@ class Trained(Agent):
 
     def agent(self, task: Task) -> BayesianNetwork:
         """The network and its prior."""
-        decay = self.l2 * (jnp.sqrt(task.temperature) * task.input_dim if self.adaptive_l2 else 1.0)
+        decay = self.l2 * (task.decay if self.adaptive_l2 else 1.0)
         prior_sd: Any = jnp.sqrt(0.5 / decay)
         return agent_of(task, self.hidden, prior_sd, self.network)
 

@@ -51,9 +51,9 @@ class StochasticGradientSampler:
         learning_rate: ε, of the gradient of the log posterior of all the data.
         steady: T₀; with more data the step is ε (T₀ / T)^`stiffness`, as curvature grows like T. With 1 it
             is ε / T, a step of size ε along the gradient of the mean loss, as published.
-        prior_variance: λ; the agent's weights are N(0, λ / (2 √rho d)). The paper's σ² = λ T / (√rho d) is of
-            the posterior whose energy is the mean loss, and the same up to its factor 2; its grid of λ has
-            the squares of its code's values, 0.05, 0.1 and 0.2.
+        prior_variance: λ; the agent's weights are N(0, λ / (2 √rho d)), and for real data N(0, λ / 2). The
+            paper's σ² = λ T / (√rho d) is of the posterior whose energy is the mean loss, and the same up to
+            its factor 2; its grid of λ has the squares of its code's values, 0.05, 0.1 and 0.2.
         num_steps: steps of a chain.
         burn_in: steps whose draws are dropped.
         thinning: steps per draw.
@@ -176,8 +176,7 @@ class StochasticGradientSampler:
         if self.network == "generative":
             target = Target(task.model, task)
             return target, target.start
-        scale = 2.0 * jnp.sqrt(task.temperature) * task.input_dim
-        prior_sd: Any = jnp.sqrt(self.prior_variance / scale)
+        prior_sd: Any = jnp.sqrt(self.prior_variance / (2.0 * task.decay))
         given = None if isinstance(self.network, str) else self.network
         agent = agent_of(task, self.hidden, prior_sd, given)
         return Target(agent, task), lambda key: ravel_pytree(agent.start(key))[0]

@@ -240,6 +240,7 @@ class Task:
         num_train: T, how many of the P rows are data. The rows after them repeat the data, so that
             problems of different T share one compiled program; but only for a method that promises to
             weigh rows (see `Method`), and in bandits. Elsewhere P equals T.
+        is_of_data: whether the data are real, and the model is a guess.
 
     Examples:
         >>> problem.task.x.shape, problem.task.num_classes
@@ -250,6 +251,7 @@ class Task:
     x: Array
     y: Array
     num_train: Any
+    is_of_data: bool = field(default=False, kw_only=True, metadata={"static": True})
 
     @property
     def input_dim(self) -> int:
@@ -260,12 +262,12 @@ class Task:
         return self.model.num_classes
 
     @classmethod
-    def blank(cls, model: Model, rows: int) -> Task:
+    def blank(cls, model: Model, rows: int, *, is_of_data: bool = False) -> Task:
         """A task of so many rows in which nothing is written yet: its shapes and types are those of any."""
         likelihood = likelihood_of(model)
         kind = jnp.int32 if likelihood.is_of_classes else jnp.float32
         labels = jnp.zeros((rows, *likelihood.event_shape), kind)
-        return cls(model, jnp.zeros((rows, model.input_dim)), labels, rows)
+        return cls(model, jnp.zeros((rows, model.input_dim)), labels, rows, is_of_data=is_of_data)
 
     @property
     def num_outputs(self) -> int:
@@ -280,6 +282,14 @@ class Task:
     @property
     def temperature(self) -> Any:
         return self.model.temperature
+
+    @property
+    def decay(self) -> Any:
+        """What weight decay is a multiple of: √rho d in environments of the testbed, and 1 of real data.
+
+        Of real data nobody knows rho, and hundreds of columns do not mean that each says little.
+        """
+        return 1.0 if self.is_of_data else jnp.sqrt(self.temperature) * self.input_dim
 
     @property
     def likelihood(self) -> Likelihood:
@@ -350,14 +360,14 @@ def task(model: Model, x: Any, y: Any) -> Task:
         finite = np.isfinite(y).reshape(len(y), -1).all(axis=1)
         if not finite.all():
             raise UsageError(f"labels are NaN or infinite, first at row {int(np.argmin(finite))}")
-        return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.float32), x.shape[0])
+        return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.float32), x.shape[0], is_of_data=True)
     classes = model.num_classes
     wrong = ~np.isin(y, np.arange(classes))
     if wrong.any():
         raise UsageError(
             f"label {y[wrong][0]} at row {np.argmax(wrong)} is outside the classes 0..{classes - 1}"
         )
-    return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.int32), x.shape[0])
+    return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.int32), x.shape[0], is_of_data=True)
 
 
 def check_key(key: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,11 +67,13 @@ class BaseProblem(Named):
     """A task and its truth: `draw` makes both.
 
     Attributes:
+        is_of_data: whether it is real, and the model is a guess.
         model: what a method is told of how labels come about.
         num_train: T.
         seed: of all that is random in it.
     """
 
+    is_of_data: ClassVar[bool] = False
     model: Model
     num_train: int
     seed: int

@@ -11,7 +11,7 @@ import re
 import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from pp_testbed.problems.base import BaseProblem, key_of
 from pp_testbed.problems.datasets import SETS, DataSet, data_set
 from pp_testbed.problems.synthetic import MODELS, family, make_model
 
+REVISION = 1  # of how rows are split, and what methods are told of them
 TEST_SHARE = 0.2
 TEST_ROWS = 10_000  # at most: their errors are small, and the rest is of more use to learn from
 VALIDATION_ROWS = 2000  # at most, of the part of training data that tuning looks at
@@ -46,6 +47,7 @@ class DataProblem(BaseProblem):
         ('iris/T100-s0', (100, 4), (30, 4))
     """
 
+    is_of_data: ClassVar[bool] = True
     data: DataSet
     split: str = STANDARD
 
@@ -62,6 +64,11 @@ class DataProblem(BaseProblem):
         is_all = self.num_train == len(split_rows(self.data, self.seed, self.split).train)
         number = "all" if is_all else str(self.num_train)  # how many all are may depend on the seed
         return "/".join(["+".join([self.data.name, *model]), "-".join([f"T{number}", *split])])
+
+    @property
+    def revision(self) -> int:
+        """Of its model, and of how data become a problem."""
+        return self.model.revision + REVISION
 
     @cached_property
     def num_test(self) -> int:
@@ -98,7 +105,8 @@ class DataProblem(BaseProblem):
         truth = HeldOut(
             jnp.asarray(x_test), jnp.asarray(y_test), self.model.likelihood, self.data.num_classes
         )
-        return Task(self.model, jnp.asarray(x), jnp.asarray(y), self.num_train), truth
+        task = Task(self.model, jnp.asarray(x), jnp.asarray(y), self.num_train, is_of_data=self.is_of_data)
+        return task, truth
 
     @property
     def environment(self) -> HeldOut:

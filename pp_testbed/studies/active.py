@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -194,7 +195,7 @@ def _fit(method: Any, runs: list[Learning], tasks: list[Task]) -> list[Any]:
 def _labelled(pool: Task, order: np.ndarray, budget: int, num_rows: int) -> Task:
     """The task of the first inputs of a pool in some order, repeated up to so many rows."""
     rows = order[np.arange(num_rows) % budget]
-    return Task(pool.model, pool.x[rows], pool.y[rows], budget)
+    return replace(pool, x=pool.x[rows], y=pool.y[rows], num_train=budget)
 
 
 def _next_order(run: Learning, posterior: Any, order: np.ndarray, budget: int) -> np.ndarray:

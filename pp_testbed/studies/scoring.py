@@ -179,7 +179,7 @@ def _get_ready(
 ) -> None:
     """Compile what a batch needs, in an order in which workers that need the same do not wait."""
     size = len(methods_and_keys[1])
-    blank = stack([Task.blank(problem.model, rows)] * size)
+    blank = stack([Task.blank(problem.model, rows, is_of_data=problem.is_of_data)] * size)
     fit = programs.compiling(fit_together, *methods_and_keys, blank)
     if fit[0] in programs.compiled:
         return

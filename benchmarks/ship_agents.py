@@ -1,12 +1,11 @@
 """The agents of the dyadic paper on suites of many dimensions and of data: tuned, run and kept; resumable.
 
-Usage: python benchmarks/ship_agents.py DIRECTORY SUITE [tune|run|keep|cost ...]
+Usage: python benchmarks/ship_agents.py DIRECTORY SUITE [tune|run|cost ...]
 
 `tune` chooses options for each kind of problem into `pp_testbed/data/SUITE.json`: of environments by seeds
 that are not reported, for each d and T; of data by a part of the training data, for each set and T, and for
 each seed where seeds have test parts of their own.
-`run` scores the agents with those. `keep` puts what there is into `kept/SUITE.parquet`. `cost` says how long
-each agent took.
+`run` scores the agents with those, into `kept/SUITE.parquet`. `cost` says how long each agent took.
 """
 
 from __future__ import annotations
@@ -21,10 +20,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 import pp_testbed as pt
-from pp_testbed.engine.store import OK, read_results
+from pp_testbed.engine.store import OK
 from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.problems.suites import Suite
-from pp_testbed.studies.scoring import RESULTS
 
 HOME = Path(__file__).parent.parent
 KEPT = HOME / "kept"
@@ -100,51 +98,34 @@ HIGHDIM = (
         tuned_at={"temperature": 0.1},
     ),
 )
-STEPS, PLAIN = {"num_steps": [1000, 5000]}, {"adaptive_l2": [False]}  # as columns are up to thousands
+STEPS = [1000, 5000]  # with which many data are tuned
 
 
-def of_data(members: dict[str, str], chain: dict[str, str], **tuned_at: Any) -> tuple[Agent, ...]:
-    """The agents on data, whose ensembles have so many members, and whose chain is so long."""
+def of_data(
+    members: dict[str, str], chain: dict[str, str], steps: list[int], **tuned_at: Any
+) -> tuple[Agent, ...]:
+    """The agents on data, with ensembles of so many members, such a chain, and steps where data are many."""
+    decays: dict[str, list[Any]] = {"l2": [0.1, 1.0, 10.0]}
+    scales: dict[str, list[Any]] = {"prior_scale": [0.3, 1.0]}
+    masks: dict[str, list[Any]] = {"rate": [0.1, 0.3]}
+    variances: dict[str, list[Any]] = {"prior_variance": [0.1, 1.0, 10.0]}
+    longer, longest = {"num_steps": steps}, {"num_steps": steps[-1:]}
+    rate: dict[str, list[Any]] = {"learning_rate": [1e-3]}
+    few = {"size": "3"}
     agents = (
-        Agent("mlp", {"l2": [0.1, 1.0, 10.0], **PLAIN}, {"l2": [0.1, 1.0, 10.0], **PLAIN, **STEPS}),
-        Agent(
-            "dropout",
-            {"l2": [0.1, 1.0, 10.0], "rate": [0.1, 0.3], **PLAIN},
-            {"l2": [1.0], "rate": [0.1, 0.3], **PLAIN, **STEPS},
-        ),
-        Agent(
-            "ensemble",
-            {"l2": [0.1, 1.0, 10.0], **PLAIN},
-            {"l2": [0.1, 1.0, 10.0], "num_steps": [5000], **PLAIN},
-            held={"size": "3"},
-            run=members,
-        ),
-        Agent(
-            "ensemble+",
-            {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3, 1.0], **PLAIN},
-            {"l2": [1.0], "prior_scale": [0.3, 1.0], "num_steps": [5000], **PLAIN},
-            held={"size": "3"},
-            run=members,
-        ),
-        Agent(
-            "bbb",
-            {"sigma": [0.1, 0.3, 1.0], "learning_rate": [1e-3], "adaptive_kl": [False]},
-            {"sigma": [0.3], "learning_rate": [1e-3], "adaptive_kl": [False], **STEPS},
-        ),
+        Agent("mlp", decays, decays | longer),
+        Agent("dropout", decays | masks, {"l2": [1.0]} | masks | longer),
+        Agent("ensemble", decays, decays | longest, held=few, run=members),
+        Agent("ensemble+", decays | scales, {"l2": [1.0]} | scales | longest, held=few, run=members),
+        Agent("bbb", {"sigma": [0.1, 0.3, 1.0]} | rate, {"sigma": [0.3]} | rate | longer),
         Agent(
             "hypermodel",
-            {"l2": [0.1, 1.0, 10.0], "prior_scale": [0.3], **PLAIN},
-            {"l2": [1.0], "prior_scale": [0.3], **STEPS, **PLAIN},
+            decays | {"prior_scale": [0.3]},
+            {"l2": [1.0], "prior_scale": [0.3]} | longer,
             held=HYPERMODEL,
             ships_held=True,
         ),
-        Agent(
-            "sgmcmc",
-            {"prior_variance": [0.1, 1.0, 10.0]},
-            {"prior_variance": [0.1, 1.0, 10.0]},
-            held=chain,
-            ships_held=True,
-        ),
+        Agent("sgmcmc", variances, variances, held=chain, ships_held=True),
     )
     return tuple(agent._replace(tuned_at=tuned_at) for agent in agents)
 
@@ -172,9 +153,9 @@ BY_SET = ("model", "num_train")
 BY_SPLIT = (*BY_SET, "seed")  # where the test part of one seed is of the training rows of another
 PLANS = {
     "highdim": Plan(HIGHDIM, ("input_dim", "num_train"), "kl_dyadic", 1000, is_per_dimension=True),
-    "tables": Plan(of_data(MEMBERS, SHORT), BY_SPLIT, "nll_dyadic", 10_000, config=OF_LABELS),
-    "numbers": Plan(of_data(MEMBERS, SHORT), BY_SPLIT, "nll_dyadic", 10_000, config=OF_LABELS),
-    "images": Plan(of_data(FEWER, BRIEF, seed=0), BY_SET, "nll_dyadic", 10_000, config=OF_LABELS),
+    "tables": Plan(of_data(MEMBERS, SHORT, STEPS), BY_SPLIT, "nll_dyadic", 10_000, config=OF_LABELS),
+    "numbers": Plan(of_data(MEMBERS, SHORT, STEPS), BY_SPLIT, "nll_dyadic", 10_000, config=OF_LABELS),
+    "images": Plan(of_data(FEWER, BRIEF, [1000], seed=0), BY_SET, "nll_dyadic", 10_000, config=OF_LABELS),
 }
 
 
@@ -215,7 +196,10 @@ def tune(suite: str, directory: Path) -> None:
 
 
 def run(suite: str, directory: Path) -> None:
-    """Score the agents with those options. What is kept is not run again."""
+    """Score the agents with those options, and put that where pages and tests read it.
+
+    What is kept already is not run again.
+    """
     cells, kept = directory / "cells", KEPT / f"{suite}.parquet"
     cells.mkdir(parents=True, exist_ok=True)
     if kept.exists():
@@ -226,14 +210,9 @@ def run(suite: str, directory: Path) -> None:
     start = time.monotonic()
     frame = pt.run(pt.suite(suite), specs, cells, config=plan.config, jobs=2, progress=False)
     failed = int((frame.status != OK).sum())
-    print(f"{suite}: {failed} failed, {time.monotonic() - start:.0f} s", flush=True)
-
-
-def keep(suite: str, directory: Path) -> None:
-    """Put what there is where pages and tests read it."""
-    frame = read_results(directory / "cells", RESULTS, print)
-    frame = frame[frame.status == OK]
-    frame.sort_values(["method", "problem"]).to_parquet(KEPT / f"{suite}.parquet", index=False)
+    print(f"{suite}: {failed} of {len(frame)} failed, {time.monotonic() - start:.0f} s", flush=True)
+    frame = frame[frame.status == OK].sort_values(["method", "problem"])
+    frame.to_parquet(kept, index=False)
     print(f"{suite}: {len(frame)} rows are kept")
 
 
@@ -247,8 +226,8 @@ def cost(suite: str, _directory: Path) -> None:
 def main() -> None:
     """Do the steps that are named, or all."""
     directory, suite, *steps = sys.argv[1:]
-    for step in steps or ("tune", "run", "keep", "cost"):
-        {"tune": tune, "run": run, "keep": keep, "cost": cost}[step](suite, Path(directory) / suite)
+    for step in steps or ("tune", "run", "cost"):
+        {"tune": tune, "run": run, "cost": cost}[step](suite, Path(directory) / suite)
 
 
 if __name__ == "__main__":

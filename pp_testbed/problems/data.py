@@ -136,7 +136,7 @@ class Split(NamedTuple):
 def split_rows(data: DataSet, seed: int, how: str = STANDARD) -> Split:
     """The training rows of a set, in their order, and the test part: standard, or a fifth of the rows.
 
-    A fifth is at most `TEST_ROWS`.
+    A fifth is at most `TEST_ROWS`, and a published test part is as it is.
 
     Args:
         how: "" as above; "gal", the published splits of regression sets; or the validation part of either,
@@ -145,30 +145,29 @@ def split_rows(data: DataSet, seed: int, how: str = STANDARD) -> Split:
     """
     of = next((one for one, name in VALIDATION.items() if name == how), None)
     if of is not None:
-        whole = split_rows(data, seed, of).train
-        test = held_out_rows(data, whole[::-1], VALIDATION_ROWS)
-        return Split(whole[~np.isin(whole, test)], data.x[test], data.y[test])
+        test, others = split_off(data, split_rows(data, seed, of).train[::-1], VALIDATION_ROWS)
+        return Split(others[::-1], data.x[test], data.y[test])
     if how == GAL:
         train, test = gal_split(len(data.y), seed)
         return Split(train, data.x[test], data.y[test])
     order = np.asarray(jax.random.permutation(key_of(f"{data.name}-s{seed}"), len(data.y)))
     if data.x_test is not None and data.y_test is not None:
-        rows = Split(order, data.x_test, data.y_test)
-    else:
-        test = held_out_rows(data, order, TEST_ROWS)
-        rows = Split(order[~np.isin(order, test)], data.x[test], data.y[test])
-    return rows
+        return Split(order, data.x_test, data.y_test)
+    test, others = split_off(data, order, TEST_ROWS)
+    return Split(others, data.x[test], data.y[test])
 
 
-def held_out_rows(data: DataSet, order: np.ndarray, most: int) -> np.ndarray:
-    """A fifth of some rows, at most so many, the first of an order, and all that equal one of them.
+def split_off(data: DataSet, order: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """A fifth of some rows, at most so many, the first of an order; and the others, but those that equal one.
 
-    So none of them was learnt from. Where most rows are there several times, as in a table of a few
-    categories, equal ones are not the same case.
+    So none that is learnt from is held out. How many are held out depends on no seed, so that seeds share
+    programs. Where most rows are there several times, as in a table of a few categories, equal ones are not
+    the same case.
     """
     kinds, are_cases = data.kinds
-    first = order[: max(1, min(round(TEST_SHARE * len(order)), most))]
-    return order[np.isin(kinds[order], kinds[first])] if are_cases else first
+    number = max(1, min(round(TEST_SHARE * len(order)), most))
+    test, others = order[:number], order[number:]
+    return test, others[~np.isin(kinds[others], kinds[test])] if are_cases else others
 
 
 def gal_split(num_rows: int, number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -197,7 +197,8 @@ def _score_together(
     timed = workspace.programs.timed
     stacked, keys = stack(filled(methods, size)), stack([problem.keys for problem in filled(problems, size)])
     _get_ready(config, (stacked, keys.fit), problems[0], rows, workspace.programs)
-    tasks, truths = stack([problem.draw(rows) for problem in filled(problems, size)])
+    drawn = {problem.name: problem.draw(rows) for problem in problems}
+    tasks, truths = stack([drawn[problem.name] for problem in filled(problems, size)])
     posteriors, fit_seconds = timed(fit_together, stacked, keys.fit, tasks)
     losses = getattr(posteriors, "losses", None)
     posteriors = posteriors.without_history()  # on whose length the evaluator's program would depend

@@ -70,6 +70,15 @@ def of_family(name):
     return problem.revision, [float(number) for number in numbers]
 
 
+def of_data():
+    """How rows of a set are split, standardised and learnt from."""
+    problem = pt.problem("iris/T100-s0")
+    posterior = small("mlp").fit(problem.keys.fit, problem.task)
+    nll = pt.evaluate(posterior, problem, key=problem.keys.evaluate, num_draws=5).nll
+    numbers = problem.task.x.std(), problem.truth.y.sum(), nll
+    return problem.revision, [round(float(number), 4) for number in numbers]  # the same on any processor
+
+
 def of_evaluator():
     """All scores of three functions."""
     posterior = pt.finite(lambda x: np.stack([np.stack([0 * x[:, 0], k * x[:, 0]], -1) for k in (1, 2, -1)]))
@@ -94,7 +103,7 @@ def of_ranks():
 def all_of_today():
     """Revisions and numbers, by what they are of."""
     families = {f"family {name}": of_family(name) for name in FAMILIES}
-    rest = {"evaluator": of_evaluator(), "bandit": of_bandit(), "ranks": of_ranks()}
+    rest = {"evaluator": of_evaluator(), "bandit": of_bandit(), "ranks": of_ranks(), "data": of_data()}
     return of_methods() | families | rest
 
 

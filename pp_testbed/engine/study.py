@@ -17,7 +17,7 @@ from pp_testbed.engine.identity import config_hash
 from pp_testbed.engine.programs import Programs
 from pp_testbed.engine.store import Layout, cell_id
 
-COMPILATION = 10.0  # of a program, next to a training of a network, which is an effort of 1
+COMPILATION = 10.0  # a cell's share at most, next to a training of a network, which is an effort of 1
 
 
 @dataclass(frozen=True)

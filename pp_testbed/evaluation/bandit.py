@@ -68,7 +68,8 @@ class History(Task):
         num = len(self.actions)
         labels = jnp.repeat(jnp.arange(2, dtype=jnp.int32), num)
         x = jnp.concatenate([self.actions, self.actions])
-        return Counts(self.model, x, labels, self.num_train, self.counts.T.ravel())
+        counts = self.counts.T.ravel()
+        return Counts(self.model, x, labels, self.num_train, counts, is_of_data=self.is_of_data)
 
 
 @jax.tree_util.register_dataclass

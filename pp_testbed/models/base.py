@@ -332,10 +332,11 @@ def check_model(model: Any) -> None:
         raise UsageError(f"the temperature is {rho!r}; expected a number from {least:g} to {most:g}")
 
 
-def task(model: Model, x: Any, y: Any) -> Task:
+def task(model: Model, x: Any, y: Any, *, is_of_data: bool = True) -> Task:
     """A task from one's own data, checked: inputs x [T, d], labels y [T] in 0, ..., K-1, or numbers.
 
-    Inputs should be of a scale of about 1; there is a warning where they are far from it.
+    Inputs should be of a scale of about 1; there is a warning where they are far from it. Weights decay as on
+    real data, unless `is_of_data` says that the model drew them: see `Task.decay`.
     """
     if isinstance(model, type) or not hasattr(model, "input_dim"):
         raise UsageError(f"the model is {model!r}; expected one such as pt.GenerativeMLP(input_dim=2)")
@@ -360,14 +361,16 @@ def task(model: Model, x: Any, y: Any) -> Task:
         finite = np.isfinite(y).reshape(len(y), -1).all(axis=1)
         if not finite.all():
             raise UsageError(f"labels are NaN or infinite, first at row {int(np.argmin(finite))}")
-        return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.float32), x.shape[0], is_of_data=True)
+        return Task(
+            model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.float32), x.shape[0], is_of_data=is_of_data
+        )
     classes = model.num_classes
     wrong = ~np.isin(y, np.arange(classes))
     if wrong.any():
         raise UsageError(
             f"label {y[wrong][0]} at row {np.argmax(wrong)} is outside the classes 0..{classes - 1}"
         )
-    return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.int32), x.shape[0], is_of_data=True)
+    return Task(model, jnp.asarray(x), jnp.asarray(y, dtype=jnp.int32), x.shape[0], is_of_data=is_of_data)
 
 
 def check_key(key: Any) -> None:

@@ -165,8 +165,9 @@ def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
     """Results without failures on a problem that other code of the same method and options has done.
 
     Code is in a configuration as a digest: a method that was mended is another one, of the same options. What
-    is there twice is taken once.
+    is there twice is taken once, and of a problem of two revisions, which is another one, the later.
     """
+    frame = frame[frame.revision == frame.groupby("problem").revision.transform("max")]
     frame = frame.drop_duplicates(["problem", "method", "revision", "config_hash"])
     texts = {text: json.dumps(without_digests(json.loads(text))) for text in frame.config.unique()}
     options = frame.config.map(texts)

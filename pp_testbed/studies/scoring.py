@@ -154,7 +154,8 @@ def program_of(method: Any, problem: BaseProblem) -> Any:
     """What must be equal for cells to share a program: structures, not numbers."""
     if not problems_at_once(method):
         return id(method), problem.name
-    return jax.tree.structure((method, problem.model)), num_rows(method, problem), problem.num_test
+    structure = jax.tree.structure((method, problem.model))
+    return structure, num_rows(method, problem), problem.num_test, problem.is_of_data
 
 
 def score_cells(config: Evaluation, messages: list[Fitted], workspace: Workspace) -> Iterator[Rows]:

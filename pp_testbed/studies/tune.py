@@ -179,7 +179,7 @@ def tune(
         3
     """
     reported = named_suite(suite) if isinstance(suite, str) else suite
-    metric = metric or ("nll_joint" if any(one.num_test for one in reported) else "kl_aggregate")
+    metric = metric or ("nll_joint" if any(one.is_of_data for one in reported) else "kl_aggregate")
     _check_words(sampler, metric, by)
     (spec, made), evaluation = _to_be_tuned(method), config or Evaluation()
     problems, space = tuning_suite(reported), sweep_of(spec, made, grid)
@@ -195,7 +195,7 @@ def tune(
         ended = runs.grid(distinct_points(made, space)[:trials])
         found, groups = ended.table(metric), ended.best_by_group(metric, groups_of(reported, by))
     else:
-        opened = _open(runs, path, problems.name, sampler, space)
+        opened = _open(runs, path, problems, sampler, space)
         shared = SharedTrials(opened, sampler, seed, space, trials or NUM_TRIALS)
         runs.sampled(shared)
         found, elsewhere = shared.table(), shared.elsewhere()
@@ -258,9 +258,11 @@ def best_of(trials: pd.DataFrame, words: str, otherwise: str = "") -> dict[str, 
     return {"options": row.options, "score": float(row.score), "stderr": float(row.stderr)}
 
 
-def _open(runs: Trials, path: Path, suite: str, sampler: str, space: tuple[Options, ...]) -> Any:
+def _open(runs: Trials, path: Path, suite: Suite, sampler: str, space: tuple[Options, ...]) -> Any:
     """The study of a file, if it has this purpose."""
-    purpose = {"suite": suite, "metric": runs.metric, "sampler": sampler}
+    purpose = {"suite": suite.name, "metric": runs.metric, "sampler": sampler}
+    if of_data := {problem.revision for problem in suite if problem.is_of_data}:
+        purpose["revision"] = str(max(of_data))
     purpose["configuration"] = config_hash(configuration(runs.made, runs.evaluation))
     purpose["sweep"] = config_hash(options_text({"space": describe(space)}))
     return open_trials(path, method_name(runs.made), purpose)

@@ -2,14 +2,17 @@
 
 from itertools import product
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 import pp_testbed as pt
-from pp_testbed.problems.data import gal_split, moments, of_data, split_rows, standardised
+from pp_testbed.models.base import Task
+from pp_testbed.problems.data import gal_split, moments, of_data, split_off, split_rows, standardised
 from pp_testbed.problems.datasets import own_set
 from pp_testbed.problems.tables import of_frame
+from pp_testbed.studies.active import _labelled
 
 
 def frame(rows=200, seed=0):
@@ -242,6 +245,43 @@ def test_predictors_are_not_certain_of_one_datum(name):
     problem = pt.problem("diabetes/T1-s0")
     posterior = pt.method(name).fit(problem.keys.fit, problem.task)
     assert pt.evaluate(posterior, problem, key=problem.keys.evaluate).nll < 3.0
+
+
+def test_weights_decay_by_the_dimension_in_the_testbed_alone():
+    synthetic, of_iris = pt.problem("2d/T10-rho0.1-s0"), pt.problem("iris/T10-s0")
+    assert float(synthetic.task.decay) == pytest.approx(2.0 * 0.1**0.5)
+    (tuned_on,) = of_iris.tuned_on
+    own = pt.task(of_iris.model, of_iris.task.x, of_iris.task.y)
+    drawn = pt.task(of_iris.model, of_iris.task.x, of_iris.task.y, is_of_data=False)
+    assert [one.decay for one in (of_iris.task, tuned_on.task, own)] == [1.0] * 3
+    assert float(drawn.decay) == pytest.approx(4.0 * 0.1**0.5)
+    assert _labelled(of_iris.task, np.arange(10), 5, 10).decay == 1.0
+    blank = Task.blank(of_iris.model, of_iris.padded_size, is_of_data=True)
+    assert jax.tree.structure(blank) == jax.tree.structure(of_iris.draw()[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("mlp", "adaptive_l2"), ("dropout", "adaptive_l2"), ("bbb", "adaptive_kl")]
+)
+def test_on_data_agents_are_those_that_adapt_to_nothing(name, option):
+    """And the testbed's are not."""
+    for problem, are_equal in [("iris/T10-s0", True), ("10d/T10-rho0.1-s0", False)]:
+        problem = pt.problem(problem)
+        adaptive, plain = (pt.method(name, num_steps=20, **options) for options in ({}, {option: False}))
+        scores = [
+            pt.evaluate(
+                made.fit(problem.keys.fit, problem.task), problem, key=problem.keys.evaluate, num_draws=5
+            )
+            for made in (adaptive, plain)
+        ]
+        assert (scores[0].nll == scores[1].nll) == are_equal
+
+
+def test_a_fifth_is_held_out_and_not_more_than_so_many():
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    for most, number in ((20, 20), (10_000, 20), (7, 7)):
+        test, others = split_off(own_set(x, np.arange(100) % 2), np.arange(100), most)
+        assert (len(test), len(others)) == (number, 100 - number)
 
 
 def test_active_learning_of_data(tmp_path):

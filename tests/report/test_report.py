@@ -248,6 +248,8 @@ def test_variants_keep_their_failures(frame, tmp_path):
     assert (without_superseded(pd.concat([good, variant])).status != "ok").sum() == 1
     assert (without_superseded(edited).status == "ok").all()
     assert len(without_superseded(pd.concat([good, good]))) == len(good)
+    later = good.assign(revision=good.revision + 1)
+    assert (without_superseded(pd.concat([good, later])).revision == later.revision.iloc[0]).all()
 
 
 @pytest.mark.parametrize("methods", [["broken"], ["ensemble+"]])

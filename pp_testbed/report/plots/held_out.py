@@ -26,12 +26,8 @@ def cells_with(frame: pd.DataFrame, *curves: str) -> pd.DataFrame:
     frame = complete_cells(frame)
     known = [frame[name].notna() for name in curves if name in frame]
     if not (known and np.any(known)):
-        are_theirs = lead_of(frame) is OF_LABELS
-        why = (
-            "numbers have none, and versions before 0.5.0 kept none"
-            if are_theirs
-            else "labels are not held out"
-        )
+        why = "versions before 0.5.0 kept none" + (", and numbers have none" if curves == ("risk",) else "")
+        why = why if lead_of(frame) is OF_LABELS else "labels are not held out"
         raise UsageError(f"these results have no {' or '.join(curves)}: {why}")
     return shared_problems(frame[np.any(known, axis=0)])
 

@@ -10,6 +10,7 @@ each seed where seeds have test parts of their own.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import time
@@ -23,6 +24,7 @@ import pp_testbed as pt
 from pp_testbed.engine.store import OK
 from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.problems.suites import Suite
+from pp_testbed.studies.scoring import facts_of
 
 HOME = Path(__file__).parent.parent
 KEPT = HOME / "kept"
@@ -172,12 +174,22 @@ def parts_of(suite: Suite, plan: Plan) -> Iterator[tuple[Suite, Callable[[Agent]
             yield Suite(suite.name, problems), grid
 
 
+def is_tuned(agent: Agent, part: Suite, plan: Plan) -> bool:
+    """Whether its options for each kind of these problems are in the preset already."""
+    path = preset_of(part.name)
+    known = json.loads(path.read_text()).get(agent.name, {}).get("where", []) if path.exists() else []
+    facts = [group["facts"] for group in known]
+    return all({fact: facts_of(problem)[fact] for fact in plan.by} in facts for problem in part)
+
+
 def tune(suite: str, directory: Path) -> None:
-    """Choose the options of each agent for each kind of problem."""
+    """Choose the options of each agent for each kind of problem, where the preset has none yet."""
     plan = PLANS[suite]
     for agent in plan.agents:
         spec = MethodSpec(agent.name, tuple(agent.held.items()))
         for part, grid in parts_of(pt.suite(suite).filter(**agent.tuned_at), plan):
+            if is_tuned(agent, part, plan):
+                continue
             start = time.monotonic()
             found = pt.tune(
                 spec,

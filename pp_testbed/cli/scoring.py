@@ -159,9 +159,9 @@ def figure(
     picture = FIGURES[name]
     path = out or Path(f"{name}.png")
     given.check_figure(path)
-    frame = given.frame_of(directory or Path(picture.source), picture.source)
     options = {} if baseline is None else {"baseline": baseline}
     if not options.keys() <= inspect.signature(picture.draw).parameters.keys():
         raise UsageError(f"figure {name} has no baseline: leave --baseline out")
+    frame = given.frame_of(directory or Path(picture.source), picture.source)
     save(picture.draw(frame, **options), path)
     errors.print(f"{escaped(picture.summary)}: {escaped(path)}")

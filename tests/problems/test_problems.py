@@ -90,7 +90,7 @@ def test_a_task_does_not_hold_the_truth():
     """Nothing that can be reached from the task is the environment, its latents, a key or a name."""
     problem = pt.problem(num_train=10)
     fields = {field.name: getattr(problem.task, field.name) for field in dataclasses.fields(problem.task)}
-    assert set(fields) == {"model", "x", "y", "num_train"}
+    assert set(fields) == {"model", "x", "y", "num_train", "is_of_data"}
     truth = {leaf.tobytes() for leaf in map(np.asarray, problem.environment.latents.values())}
     assert not truth & {np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(problem.task)}
     assert set(vars(fields["model"])) == {f.name for f in dataclasses.fields(pt.GenerativeMLP)}

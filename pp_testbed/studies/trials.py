@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import socket
+import time
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ AT_ONCE = {"random": 16, "tpe": 4, "gp": 1}  # trials that run together
 COLUMNS = ["trial", "options", "score", "stderr", "error"]
 STUDIES = (".journal", ".db", ".sqlite")  # the names of files
 LOST_AFTER = timedelta(days=1)  # a trial, whoever is at it
+CLAIMED_WITHIN = timedelta(minutes=1)  # else whoever has begun a trial did not live to say its options
 Options = dict[str, Any]
 
 
@@ -64,6 +66,7 @@ class SharedTrials:
             text = text or self._suggest(trial)
             taken = self.taken()
             trial.set_user_attr("options", text)
+            self._settle(trial.number)
             # Of two processes that have claimed the same, the one with the lower number has it.
             rivals = [other.number for other in self._trials("running") if options_of_trial(other) == text]
             if text in taken or min(rivals) < trial.number or text not in self._first():
@@ -106,6 +109,13 @@ class SharedTrials:
         if len(taken) >= self.limit:
             return None
         return options_text({}) if options_text({}) not in taken else ""
+
+    def _settle(self, number: int) -> None:
+        """Wait until trials before this one, which other processes have begun just now, have options too."""
+        while any(
+            trial.number < number and _has_begun(trial) for trial in self.study.get_trials(deepcopy=False)
+        ):
+            time.sleep(0.05)
 
     def _first(self) -> list[str]:
         """The options that are tried in all, if processes have claimed more at the same time."""
@@ -163,6 +173,12 @@ class SharedTrials:
         from optuna.trial import TrialState
 
         self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+
+def _has_begun(trial: Any) -> bool:
+    """Whether a trial is about to be given its options."""
+    is_new = trial.state.name == "RUNNING" and "options" not in trial.user_attrs
+    return is_new and datetime.now() - trial.datetime_start < CLAIMED_WITHIN
 
 
 def suggest(trial: Any, space: tuple[Options, ...]) -> Options:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import numpy as np
@@ -23,7 +24,7 @@ from pp_testbed.inference.registry import METHODS, method, read_presets
 from pp_testbed.inference.specs import MethodSpec, resolve
 from pp_testbed.problems.suites import Suite, tuning_suite
 from pp_testbed.report.leaderboard import PUBLISHED, method_labels
-from pp_testbed.studies.trials import _storage, suggest
+from pp_testbed.studies.trials import SharedTrials, _storage, suggest
 from pp_testbed.studies.tune import distinct_points, parse_grid, sweep_of, tune
 
 FAST = MethodSpec("mlp", (("num_steps", "20"),))
@@ -110,6 +111,15 @@ def test_two_processes_share_a_study(tmp_path):
     assert [process.wait(timeout=300) for process in processes] == [0, 0]
     trials = fast(path, sampler="random", trials=3).trials
     assert len({json.dumps(options) for options in trials.options}) == len(trials) == 3
+
+
+def test_a_trial_that_another_process_is_just_beginning_has_its_place():
+    study = optuna.create_study()
+    other = study.ask()
+    threading.Timer(0.3, begin, [other, f"{socket.gethostname()}:{os.getpid()}"]).start()
+    shared = SharedTrials(study, "random", 0, ({"l2": (0.1, 1.0)},), 1)
+    assert shared.claim() == []
+    assert shared.elsewhere() == 1
 
 
 def begin(trial, process):

@@ -155,8 +155,10 @@ BY_SET = ("model", "num_train")
 BY_SPLIT = (*BY_SET, "seed")  # where the test part of one seed is of the training rows of another
 PLANS = {
     "highdim": Plan(HIGHDIM, ("input_dim", "num_train"), "kl_dyadic", 1000, is_per_dimension=True),
-    "tables": Plan(of_data(MEMBERS, SHORT, STEPS), BY_SPLIT, "nll_dyadic", 10_000, config=OF_LABELS),
-    "numbers": Plan(of_data(MEMBERS, SHORT, STEPS), BY_SPLIT, "nll_dyadic", 10_000, config=OF_LABELS),
+    **dict.fromkeys(
+        ("tables", "numbers"),
+        Plan(of_data(MEMBERS, SHORT, STEPS), BY_SPLIT, "nll_dyadic", 10_000, config=OF_LABELS),
+    ),
     "images": Plan(of_data(FEWER, BRIEF, [1000], seed=0), BY_SET, "nll_dyadic", 10_000, config=OF_LABELS),
 }
 

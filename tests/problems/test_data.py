@@ -43,11 +43,8 @@ def test_no_row_is_learnt_from_and_scored():
         problem = pt.problem(data=(x, rng.integers(2, size=100)), seed=seed)
         learnt = {row.tobytes() for row in np.asarray(problem.task.x)}
         assert not any(row.tobytes() in learnt for row in np.asarray(problem.truth.x))
-        held, whole = (
-            {row.tobytes() for row in np.asarray(problem.truth.x)},
-            len({row.tobytes() for row in x}),
-        )
-        assert len(learnt | held) == whole == 80
+        held = {row.tobytes() for row in np.asarray(problem.truth.x)}
+        assert len(learnt | held) == len({row.tobytes() for row in x}) == 80
         assert len(problem.truth.y) == problem.num_test == 20
     leak = np.concatenate([rng.normal(size=(1, 3)), x[:3]]).astype(np.float32)
     with pytest.raises(pt.UsageError, match="3 rows of the test part are among the data, first row 1"):

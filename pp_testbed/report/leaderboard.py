@@ -7,6 +7,7 @@ single cell come from is the evaluator's business.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -167,8 +168,11 @@ def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
     Code is in a configuration as a digest: a method that was mended is another one, of the same options. What
     is there twice is taken once, and of a problem of two revisions, which is another one, the later.
     """
-    frame = frame[frame.revision == frame.groupby("problem").revision.transform("max")]
-    frame = frame.drop_duplicates(["problem", "method", "revision", "config_hash"])
+    latest = frame[frame.revision == frame.groupby("problem").revision.transform("max")]
+    if left_out := sorted(set(frame.method) - set(latest.method)):
+        words = f"results of {', '.join(left_out)} are of earlier revisions of these problems, and are left out"
+        warnings.warn(f"{words}: run them again", stacklevel=2)
+    frame = latest.drop_duplicates(["problem", "method", "revision", "config_hash"])
     texts = {text: json.dumps(without_digests(json.loads(text))) for text in frame.config.unique()}
     options = frame.config.map(texts)
     keys = list(zip(frame.problem, frame.method, options, strict=True))

@@ -250,6 +250,8 @@ def test_variants_keep_their_failures(frame, tmp_path):
     assert len(without_superseded(pd.concat([good, good]))) == len(good)
     later = good.assign(revision=good.revision + 1)
     assert (without_superseded(pd.concat([good, later])).revision == later.revision.iloc[0]).all()
+    with pytest.warns(UserWarning, match=r"results of ensemble\+ are of earlier revisions"):
+        without_superseded(pd.concat([frame[frame.method == "ensemble+"], later]))
 
 
 @pytest.mark.parametrize("methods", [["broken"], ["ensemble+"]])

@@ -12,6 +12,8 @@ from scipy.integrate import quad
 
 from benchmarks import dyadic
 from pp_testbed.evaluation import joint
+from pp_testbed.models.base import read_outputs
+from pp_testbed.models.coins import Coins
 
 
 @pytest.mark.parametrize("tau", [1, 2, 5, 10])
@@ -118,3 +120,11 @@ def test_two_anchors_tell_however_many_coins_there_are(tau):
     limit = tau * (math.log(2) - 0.5) - 2 * known
     assert limit > 0.01
     assert differences[-1] == pytest.approx(limit, rel=1e-4)
+
+
+def test_a_coin_that_never_shows_heads_says_nothing_of_others():
+    """A uniform number is 0 once in eight million draws."""
+    model = Coins(3)
+    outputs = read_outputs(model, {"heads": jnp.array([0.0, 0.25, 1.0])}, jnp.eye(3))
+    np.testing.assert_allclose(jnp.exp(outputs[:, 1]), [0.0, 0.25, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(jnp.exp(outputs[:, 0]), [1.0, 0.75, 0.0], rtol=1e-6)

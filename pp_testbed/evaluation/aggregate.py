@@ -85,11 +85,12 @@ def mean_score(cells: pd.DataFrame, score: str = "kl_joint") -> Estimate:
 def paired_ratio(cells: pd.DataFrame, reference: pd.DataFrame, score: str = "kl_joint") -> Estimate:
     """Ratio of a mean score on common problems, r = mean a / mean b.
 
-    The delta method: the error of r is that of mean(a - r b), divided by mean b. Unknown where mean b is 0.
+    The delta method: the error of r is that of mean(a - r b), divided by mean b. Unknown
+    unless mean b is above 0.
     """
     both = _both(cells, reference, score)
     base = both[score + "_baseline"].mean()
-    if both.empty or base == 0 or not np.isfinite(both[score + "_baseline"]).all():
+    if both.empty or base <= 0 or not np.isfinite(both[score + "_baseline"]).all():
         return UNKNOWN
     ratio = both[score].mean() / base
     residual = mean_over(both[score] - ratio * both[score + "_baseline"], both.kind)

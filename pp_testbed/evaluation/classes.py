@@ -72,6 +72,7 @@ def terms_of_inputs(posterior: Any, environment: Environment, key: Array, config
     """
     x, key_labels, key_draws = _randomness(key, environment, config)
     mixture, num_groups = mixture_of(posterior, key_draws, config)
+    check_width(jax.eval_shape(mixture.values, x[:1]).shape[-1], environment)
     num_draws, num_classes = mixture.log_weights.shape[0], environment.model.num_classes
     chunk = config.batches_per_chunk(num_draws, num_classes)
     block = chunk * config.chunks_per_block(num_draws, num_classes)
@@ -129,18 +130,23 @@ def terms_of_plain(
 _score_chunk = jax.jit(score_chunk, static_argnums=(4, 5))
 
 
-def weights_of_plain(posterior: Any, outputs: Array, truth: Any, config: Evaluation) -> tuple[Array, int]:
-    """Log weights [draws] of a plain posterior, checked, with outputs [draws, N, D]; and how many groups."""
-    num_draws, is_finite = outputs.shape[0], getattr(posterior, "is_finite", False)
+def check_width(width: int, truth: Any) -> None:
+    """Raise a UsageError unless so many outputs at an input are what labels of this truth are given."""
     num_classes = truth.num_classes
-    if num_classes and outputs.shape[2] != num_classes:
-        raise UsageError(f"logits have {outputs.shape[2]} classes; the problem has {num_classes}")
-    if outputs.shape[2] != (expected := truth.likelihood.num_outputs(num_classes)):
+    if num_classes and width != num_classes:
+        raise UsageError(f"logits have {width} classes; the problem has {num_classes}")
+    if width != (expected := truth.likelihood.num_outputs(num_classes)):
         words = (
             "location and logarithm of the scale" if expected == 2 else "location, logarithms of scale and df"
         )
-        raise UsageError(f"outputs at an input are {outputs.shape[2]} numbers; expected {expected}: {words}")
-    if num_classes:
+        raise UsageError(f"outputs at an input are {width} numbers; expected {expected}: {words}")
+
+
+def weights_of_plain(posterior: Any, outputs: Array, truth: Any, config: Evaluation) -> tuple[Array, int]:
+    """Log weights [draws] of a plain posterior, checked, with outputs [draws, N, D]; and how many groups."""
+    num_draws, is_finite = outputs.shape[0], getattr(posterior, "is_finite", False)
+    check_width(outputs.shape[2], truth)
+    if truth.num_classes:
         check_logits(np.asarray(outputs))
     if not is_finite and num_draws != config.num_draws:
         raise UsageError(f"the posterior gave {num_draws} draws; expected {config.num_draws}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import held_out, numbers
-from pp_testbed.evaluation.classes import terms_of_inputs, terms_of_plain, weights_of_plain
+from pp_testbed.evaluation.classes import check_width, terms_of_inputs, terms_of_plain, weights_of_plain
 from pp_testbed.evaluation.scores import COLUMNS, Scores
 from pp_testbed.evaluation.selective import LENGTHS
 from pp_testbed.evaluation.terms import OF_CLASSES, Evaluation, Terms, mixture_of, num_draws_of, summarise
@@ -57,6 +57,7 @@ def score_inputs(posterior: Any, truth: Truth, key: Array, config: Evaluation) -
     key_inputs, key_terms, key_draws = jax.random.split(key, 3)
     scorer, (mixture, num_groups) = SCORERS[truth.offers], mixture_of(posterior, key_draws, config)
     x = scorer.inputs(truth, key_inputs, config)
+    check_width(jax.eval_shape(mixture.values, x[:1]).shape[-1], truth)
     return scorer.terms(mixture.values, x, x, truth, mixture.log_weights, num_groups, key_terms, config)
 
 

@@ -102,11 +102,17 @@ def dyadic_log_prob(log_probs: Array, rows: Array, tau: int) -> LogProb:
     counts, weights = joint.label_counts_of(tau, rows.shape[1])  # [O, κ] and [O]
 
     def log_prob(log_weights: Array, num_groups: int) -> tuple[Array, Array]:
-        anchors = log_probs[rows]  # [n, κ, M]
-        # A row that is not taken says nothing, be its label impossible.
-        taken = jnp.where(counts[:, :, None] > 0, counts[:, :, None] * anchors[:, None], 0.0)
-        whole, without = log_mixture(taken.sum(axis=2), log_weights, num_groups)  # [n, O], [n, G, O]
-        return (whole * weights).sum(axis=-1), (without * weights).sum(axis=-1)
+        def of(rows: Array) -> tuple[Array, Array]:
+            anchors = log_probs[rows]  # [n, κ, M]
+            # A row that is not taken says nothing, be its label impossible.
+            taken = jnp.where(counts[:, :, None] > 0, counts[:, :, None] * anchors[:, None], 0.0)
+            whole, without = log_mixture(taken.sum(axis=2), log_weights, num_groups)  # [n, O], [n, G, O]
+            return (whole * weights).sum(axis=-1), (without * weights).sum(axis=-1)
+
+        at_once = max(1, BLOCK // (counts.size * len(log_weights)))
+        blocks = _blocks(rows, -(-len(rows) // at_once), min(at_once, len(rows)))
+        parts = jax.lax.map(of, blocks)
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: len(rows)], parts)
 
     return log_prob
 

@@ -156,8 +156,9 @@ def read_outputs(model: Callable[..., Any], latents: Params, x: Array) -> Array:
     conditioned = handlers.seed(handlers.substitute(model, data=latents), jax.random.key(0))
     with handlers.block():  # so that one model may call another's function
         sites = handlers.trace(conditioned).get_trace(x, no_labels(x))
-    if "logits" in sites and jnp.ndim(sites["logits"]["value"]) == 2:
-        return sites["logits"]["value"]
+    said = sites.get("logits", {"type": None})
+    if said["type"] == "deterministic" and jnp.ndim(said["value"]) == 2:  # and not a latent of that name
+        return said["value"]
     return outputs_of(sites["y"]["fn"])[1]
 
 

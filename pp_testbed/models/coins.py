@@ -54,8 +54,10 @@ class Coins:
     def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
         prior = dist.Uniform(0.0, 1.0).expand((self.input_dim,)).to_event(1)
         heads = numpyro.sample("heads", prior)
-        logs = x @ jnp.stack([jnp.log1p(-heads), jnp.log(heads)], axis=-1)  # [N, 2]
-        return observe(logs, y, num_train)
+        logs = jnp.stack([jnp.log1p(-heads), jnp.log(heads)], axis=-1)  # [M, 2]
+        x = x[:, :, None]
+        # A bias of 0 says nothing of other coins, and -∞ times 0 is no number.
+        return observe(jnp.where(x > 0, x * logs, 0.0).sum(axis=1), y, num_train)
 
     def inputs(self, key: Array, num: int) -> Array:
         """Draw inputs [num, M]: which coin."""

@@ -103,9 +103,12 @@ class Categorical:
         return num_classes
 
     def outputs(self, distribution: Any, shape: tuple[int, ...]) -> Array:
-        logits: Array = distribution.logits
-        if isinstance(distribution, dist.BernoulliLogits | dist.BernoulliProbs):
-            logits = jnp.stack([jnp.zeros_like(logits), logits], axis=-1)
+        if isinstance(distribution, dist.BernoulliProbs):  # whose own logits are clipped
+            logits = jnp.stack([jnp.log1p(-distribution.probs), jnp.log(distribution.probs)], axis=-1)
+        elif isinstance(distribution, dist.BernoulliLogits):
+            logits = jnp.stack([jnp.zeros_like(distribution.logits), distribution.logits], axis=-1)
+        else:
+            logits = distribution.logits
         return jnp.broadcast_to(logits, (*shape, logits.shape[-1]))
 
     def margins(self, outputs: Array) -> Any:

@@ -91,8 +91,13 @@ def check_network(hidden: Any, activation: str) -> None:
 
 
 def hidden_of(word: str) -> tuple[int, ...]:
-    """Hidden layers from their word in a name: `h20x20` as (20, 20)."""
-    return tuple(map(int, word[1:].split("x")))
+    """Hidden layers from their word in a name: `h20x20` as (20, 20), `h0` as none."""
+    return tuple(int(units) for units in word[1:].split("x") if int(units))
+
+
+def word_of(hidden: tuple[int, ...]) -> str:
+    """Hidden layers as a word of a name."""
+    return "h" + ("x".join(map(str, hidden)) or "0")
 
 
 def generative_params(input_dim: int, hidden: tuple[int, ...], num_outputs: int, init: str) -> Params:
@@ -151,10 +156,9 @@ class GenerativeMLP:
     @property
     def words(self) -> list[str]:
         """What a name says of it besides its dimension: what is not usual."""
-        hidden = "h" + "x".join(map(str, self.hidden))
         usual = {
             f"K{self.num_classes}": "K2",
-            hidden: "h50x50",
+            word_of(self.hidden): "h50x50",
             self.activation: "relu",
             self.init: "truncated",
         }

@@ -42,7 +42,7 @@ class OwnModel:
         file: where it is from, if it is from a file.
     """
 
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
     temperature: ClassVar[float] = 1.0
     settings: ClassVar[tuple[str, ...]] = ()
     domain: Array | None
@@ -139,16 +139,21 @@ def _domain(x: Any) -> Array:
 
 def _dim_of(program: Any, name: str, input_dim: int | None, domain: Array | None) -> int:
     """How many inputs a program has."""
-    if input_dim is None and domain is not None:
-        input_dim = domain.shape[1]
-    if input_dim is None:
+    drawn = None if domain is None else domain.shape
+    if drawn is None and hasattr(program, "inputs"):
+        drawn = jnp.shape(program.inputs(jax.random.key(0), 2))
+        if len(drawn) != 2 or drawn[0] != 2:
+            raise UsageError(f"{name}.inputs(key, 2) has shape {drawn}; expected [2, d]")
+    if input_dim is None and domain is None:
         input_dim = getattr(program, "input_dim", None)
-    if input_dim is None and hasattr(program, "inputs"):
-        input_dim = program.inputs(jax.random.key(0), 1).shape[1]
+    if input_dim is None and drawn is not None:
+        input_dim = drawn[1]
     if input_dim is None:
         hint = f"input_dim=2, --input-dim 2, or {name.rpartition(':')[2]}.input_dim = 2"
         raise UsageError(f"{name} does not say how many inputs it has: say it, as {hint}")
     check_whole("input_dim", input_dim, least=1)
+    if drawn is not None and drawn[1] != input_dim:
+        raise UsageError(f"{name} is said to have {input_dim} inputs; those that it draws have {drawn[1]}")
     return int(input_dim)
 
 
@@ -166,6 +171,12 @@ def inspected(program: Program, name: str, input_dim: int) -> Inspected:
     if "y" not in two:
         there = f"observes {', '.join(observed)}" if observed else "observes nothing"
         raise UsageError(f"{name} {there}; expected its labels at a site y: numpyro.sample('y', ..., obs=y)")
+    if two.keys() != three.keys():
+        other = sorted(two.keys() ^ three.keys())[0]
+        raise UsageError(
+            f"{name} has a site {other} or not, by how many inputs there are; expected sites that do not "
+            "depend on x, and latents of rows in none"
+        )
     for site in two.values():
         if site["is_param"]:
             raise UsageError(f"{name} has a parameter {site['name']}: give it a prior, with numpyro.sample")

@@ -13,7 +13,7 @@ from pp_testbed.engine.identity import SINCE
 from pp_testbed.errors import check_whole
 from pp_testbed.models.base import Array, check_model, observe, pytree_dataclass
 from pp_testbed.models.likelihoods import LOG_SCALE, Likelihood, Normal
-from pp_testbed.models.mlp import check_network, generative_params, hidden_of, mlp
+from pp_testbed.models.mlp import check_network, generative_params, hidden_of, mlp, word_of
 
 
 @pytree_dataclass
@@ -58,8 +58,7 @@ class RegressionMLP:
     @property
     def words(self) -> list[str]:
         """What a name says of it besides its dimension: what is not usual."""
-        hidden = "h" + "x".join(map(str, self.hidden))
-        usual = {hidden: "h50", self.activation: "relu", f"y{self.targets}": "y1"}
+        usual = {word_of(self.hidden): "h50", self.activation: "relu", f"y{self.targets}": "y1"}
         return [word for word, common in usual.items() if word != common]
 
     @classmethod

@@ -17,19 +17,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pp_testbed.errors import UsageError, unknown
+from pp_testbed.errors import UsageError, check_whole, unknown
 from pp_testbed.models.base import HeldOut, Task
 from pp_testbed.models.mlp import GenerativeMLP
 from pp_testbed.models.own import OwnModel
 from pp_testbed.models.regression import RegressionMLP
+from pp_testbed.problems import synthetic
 from pp_testbed.problems.base import BaseProblem, key_of
 from pp_testbed.problems.datasets import SETS, DataSet, data_set
-from pp_testbed.problems.synthetic import MODELS, family, make_model
+from pp_testbed.problems.synthetic import MODELS, family, kind_of, make_model
 
 REVISION = 1  # of how rows are split, and what methods are told of them
 TEST_SHARE = 0.2
 TEST_ROWS = 10_000  # at most: their errors are small, and the rest is of more use to learn from
 VALIDATION_ROWS = 2000  # at most, of the part of training data that tuning looks at
+NUM_SPLITS, FEWER_SPLITS = 20, {"protein": 5}  # how many of `GAL` are published
 STANDARD, GAL = "", "gal"  # what is held out: see `split_rows`
 VALIDATION = {STANDARD: "validation", GAL: "gal-validation"}  # of the training data of each
 SPLITS = (STANDARD, GAL, *VALIDATION.values())
@@ -106,6 +108,8 @@ class DataProblem(BaseProblem):
             jnp.asarray(x_test), jnp.asarray(y_test), self.model.likelihood, self.data.num_classes
         )
         task = Task(self.model, jnp.asarray(x), jnp.asarray(y), self.num_train, is_of_data=self.is_of_data)
+        if isinstance(self.model, OwnModel):  # a method sees no inputs but those that it learns from
+            task = replace(task, model=replace(self.model, domain=task.x))
         return task, truth
 
     @property
@@ -242,9 +246,8 @@ def of_data(
         temperature: of that network; 0.1 if None.
         split: what is held out, if not the test part: one of `SPLITS`, see `split_rows`.
     """
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
     data = data_set(data) if isinstance(data, str) else data
+    _check_split(data, split, seed)
     made = (
         usual_model(data, temperature)
         if model is None
@@ -260,14 +263,31 @@ def of_data(
         raise UsageError(f"the model's labels are {of[0]}; those of {data.name} are {of[1]}")
     most = len(split_rows(data, seed, split).train)
     number = most if num_train is None else num_train
+    check_whole("num_train", number, least=1)
     if number > most:
         raise UsageError(f"{data.name} has {most} training data; {number} are asked for")
     return DataProblem(made, number, seed, data, split)
 
 
+def _check_split(data: DataSet, split: str, seed: int) -> None:
+    """Raise a UsageError unless there is such a split of a set."""
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    check_whole("seed", seed, least=0)
+    if split not in (GAL, VALIDATION[GAL]):
+        return
+    if data.x_test is not None:
+        raise UsageError(f"split {split} is of one set of rows; {data.name} has a test part already")
+    published = FEWER_SPLITS.get(data.name, NUM_SPLITS)
+    if seed >= published:
+        raise UsageError(
+            f"{published} splits of {data.name} are published; expected a seed below that, not {seed}"
+        )
+
+
 def _own_inputs(model: Any, data: DataSet) -> dict[str, Any]:
     """The inputs of a program on data: those of the data."""
-    if isinstance(model, OwnModel):
+    if isinstance(model, OwnModel) or kind_of(model):
         return {}
     if isinstance(model, str) and model in MODELS:
         raise UsageError(f"the model of data is a program, as my_model.py:MODEL, and not {model!r}")
@@ -275,14 +295,19 @@ def _own_inputs(model: Any, data: DataSet) -> dict[str, Any]:
 
 
 _NAME = re.compile(
-    r"(?P<data>\w+)/T(?P<num_train>\d+|all)(?:-(?P<split>gal|(?:gal-)?validation))?-s(?P<seed>\d+)"
+    r"(?P<data>\w+)(?:\+(?P<model>[\w-]+)(?:\+(?P<setting>[\w.-]+))?)?/T(?P<num_train>\d+|all)(?:-(?P<split>gal|(?:gal-)?validation))?-s(?P<seed>\d+)"
 )
 
 
 def of_name(name: str) -> DataProblem | None:
-    """The problem of a name, if it is one of a named set, with the usual model."""
+    """The problem of a name, if it is one of a named set, with a model of the package."""
     match = _NAME.fullmatch(name) if isinstance(name, str) else None
     if match is None or match["data"] not in SETS:
         return None
     number = None if match["num_train"] == "all" else int(match["num_train"])
-    return of_data(match["data"], num_train=number, seed=int(match["seed"]), split=match["split"] or STANDARD)
+    model = None
+    if match["model"]:  # in the words of a problem whose truth it is
+        words = "-".join(["T1", *filter(None, [match["setting"]]), "s0"])
+        model = synthetic.of_name(f"{match['model']}/{words}").model
+    split = match["split"] or STANDARD
+    return of_data(match["data"], num_train=number, seed=int(match["seed"]), model=model, split=split)

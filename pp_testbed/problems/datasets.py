@@ -258,19 +258,20 @@ def _local(name: str) -> dict[str, np.ndarray]:
 def own_set(
     x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, name: str = "data", **details: Any
 ) -> DataSet:
-    """Data of one's own, checked: classes if y is of whole numbers or words, else numbers."""
+    """Data of one's own, checked: classes if y is of integers or words, numbers if it is of type float."""
     made = set_of(x, y, x_test, y_test, name=name, **details)
     if made.x_test is not None:
         _check_apart(made.x, made.x_test)
-    return made
+    note = "most rows have an equal: these are taken as different cases, and may be learnt from and scored"
+    return made if made.kinds[1] else replace(made, notes=(*made.notes, note))
 
 
 def set_of(
     x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, name: str = "data", **details: Any
 ) -> DataSet:
     """As `own_set`, of data whose test part is known to be apart."""
-    x, y = np.asarray(x), np.asarray(y)
-    x_test, y_test = (None if part is None else np.asarray(part) for part in (x_test, y_test))
+    x, x_test = (None if part is None else np.asarray(part) for part in (x, x_test))
+    y, y_test = (None if part is None else _as_labels(part) for part in (y, y_test))
     if (x_test is None) != (y_test is None):
         raise UsageError("the test part has inputs or labels alone; expected both, as test=(x_test, y_test)")
     rows, labels = _checked(x, y, "")
@@ -300,6 +301,26 @@ def set_of(
     )
 
 
+def _as_labels(y: Any) -> np.ndarray:
+    """Labels as an array; words as words, and not as where they are in memory, which is what pandas has."""
+    y = np.asarray(y)
+    is_of_words = y.dtype.kind == "O" and all(isinstance(label, str) for label in y.ravel())
+    return y.astype(str) if is_of_words else y
+
+
+def notes_on_kind(data: DataSet) -> list[str]:
+    """What labels were taken for by their type alone, where that may not be what was meant."""
+    few, many = 20, 100
+    different = len(np.unique(data.y))
+    if not data.num_classes and different <= few and (data.y == np.round(data.y)).all():
+        return [
+            f"labels are {different} whole numbers of type float, taken as numbers: for classes give integers"
+        ]
+    if data.num_classes > many:
+        return [f"labels are integers, taken as {data.num_classes} classes: for numbers give type float"]
+    return []
+
+
 def _digest(*parts: np.ndarray | None) -> str:
     """The first digits of the SHA-256 of arrays as they were given."""
     given = b"".join(np.ascontiguousarray(part).tobytes() for part in parts if part is not None)
@@ -323,11 +344,11 @@ def _check_apart(x: np.ndarray, x_test: np.ndarray) -> None:
     """
     if x.shape[1] != x_test.shape[1]:
         raise UsageError(f"the test part has {x_test.shape[1]} columns; the data have {x.shape[1]}")
-    kinds, are_cases = kinds_of_rows(np.concatenate([x, x_test]))
+    kinds, _ = kinds_of_rows(np.concatenate([x, x_test]))
     known, numbers = np.unique(kinds[: len(x)], return_counts=True)
     places = np.flatnonzero(np.isin(kinds[len(x) :], known))
     chance = numbers[numbers > 1].sum() / len(x) * len(x_test)
-    if are_cases and len(places) > chance + 3.0 * np.sqrt(chance):
+    if len(known) >= len(x) / 2 and len(places) > chance + 3.0 * np.sqrt(chance):
         raise UsageError(
             f"{len(places)} rows of the test part are among the data, first row {places[0]}: what was learnt "
             "from is no test; expected other rows"
@@ -345,8 +366,6 @@ def _checked(x: np.ndarray, y: np.ndarray, words: str) -> tuple[np.ndarray, np.n
         )
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.dtype.kind == "O" and all(isinstance(label, str) for label in y.ravel()):  # as pandas has words
-        y = y.astype(str)
     if y.dtype.kind not in "biufUS":
         raise UsageError(f"labels{words} are of type {y.dtype}; expected whole numbers, words or numbers")
     rows = _flat(x)

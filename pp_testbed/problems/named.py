@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from pp_testbed.errors import UsageError
 from pp_testbed.problems import data as real
 from pp_testbed.problems import synthetic
 from pp_testbed.problems.base import BaseProblem
-from pp_testbed.problems.datasets import DataSet, own_set
+from pp_testbed.problems.datasets import DataSet, notes_on_kind, own_set
 
 
 def problem(
@@ -26,12 +27,12 @@ def problem(
     """One problem, by its name or by what it is: of a generative model, or of data.
 
     Args:
-        name: such as `2d/T100-rho0.1-s3` or `iris/T100-s0`; the other arguments are then left out.
+        name: such as `2d/T100-rho0.1-s3` or `iris/T100-s0`, which says all of it.
         num_train: T; 100, or all data, if None.
         temperature: rho of the network, 0.1 (0.01 for logistic) if None; programs have none.
         seed: of environment and data; of real data, of the split and their order.
-        model: "mlp", "logistic", "regression" or "coins"; a NumPyro program `(x, y=None)`; or `file.py:NAME`,
-            where one is.
+        model: "mlp", "logistic", "regression" or "coins"; one that is made, such as
+            `GenerativeMLP(hidden=(9,))`; a NumPyro program `(x, y=None)`; or `file.py:NAME`, where one is.
         data: `(x, y)`, a set of `pt.read_table`, or the name of one: the truth is then labels that are held
             out.
         test: `(x, y)` of a test part; if None a fifth of the rows is held out.
@@ -45,19 +46,30 @@ def problem(
         True
     """
     if name is not None:
+        besides = {"num_train": num_train, "temperature": temperature, "seed": seed or None, "model": model}
+        _refuse(f"{name!r} says all of a problem", **besides, data=data, test=test, split=split, **options)
         return of_name(name)
     if data is None:
-        if split:
-            raise UsageError(f"split {split} is of data; expected data, as in data='boston'")
+        _refuse("there is no data", test=test, split=split)
         number, kind = 100 if num_train is None else num_train, "mlp" if model is None else model
         return synthetic.of_model(kind, num_train=number, temperature=temperature, seed=seed, **options)
     if options:
         raise UsageError(f"a problem of data has no option {', '.join(options)}; expected a model that has")
     if not isinstance(data, DataSet | str):
         data = own_set(*_pair(data, "data"), *(() if test is None else _pair(test, "test")))
+        for note in (*data.notes, *notes_on_kind(data)):
+            warnings.warn(note, stacklevel=2)
+    else:
+        _refuse("a data set has the test part that it has", test=test)
     return real.of_data(
         data, num_train=num_train, seed=seed, model=model, temperature=temperature, split=split
     )
+
+
+def _refuse(why: str, **given: Any) -> None:
+    """Raise a UsageError if any of these arguments is given."""
+    if said := [name for name, value in given.items() if value is not None and value != ""]:
+        raise UsageError(f"{why}; expected no {', '.join(said)} besides")
 
 
 def _pair(given: Any, what: str) -> tuple[Any, Any]:

@@ -149,7 +149,7 @@ def _of_sets(names: Collection[str]) -> list[BaseProblem]:
     """Of 10, 100, 1000 and all training data, where there are more."""
     whole = [problem(data=name, seed=seed) for name in names for seed in range(5)]
     return [
-        problem(data=one.group, num_train=number, seed=one.seed)
+        problem(data=one.data, num_train=number, seed=one.seed)
         for one in whole
         for number in (*(size for size in SIZES if size < one.num_train), one.num_train)
     ]

@@ -47,7 +47,7 @@ class Problem(BaseProblem):
         return f"{self.group}/{'-'.join([f'T{self.num_train}', *self.model.settings])}"
 
     def __reduce__(self) -> tuple[Any, ...]:  # what has been drawn does not travel
-        if _kind_of(self.model):
+        if kind_of(self.model):
             return of_name, (self.name,)
         return Problem, (self.model, self.num_train, self.seed)
 
@@ -86,14 +86,14 @@ MODELS: dict[str, Any] = {
 UNSAID = "mlp"  # the model that names do not say
 
 
-def _kind_of(model: Any) -> str | None:
-    """What a name calls a class of the package's models."""
+def kind_of(model: Any) -> str | None:
+    """What a name calls the class of a model, if it is one of the package's."""
     return next((name for name, made in MODELS.items() if made is type(model)), None)
 
 
 def family(model: Any) -> str:
     """The model's part of a name: `2d`, `10d-K3-h20x20-tanh-normal`, `mine.py:MODEL@3f2a4b5c`."""
-    kind = _kind_of(model)
+    kind = kind_of(model)
     if kind is None:
         if not hasattr(model, "family"):
             raise UsageError(f"{type(model).__name__} has no name; expected a model of pt.problem(model=...)")
@@ -102,7 +102,7 @@ def family(model: Any) -> str:
 
 
 def _own(made_of: Any, temperature: float | None, options: dict[str, Any]) -> Any:
-    """A user's program, or an instance of a model, as a model."""
+    """A user's program as a model."""
     if temperature is not None:
         raise UsageError("a model of one's own has no temperature; expected none")
     for option in options:
@@ -112,7 +112,11 @@ def _own(made_of: Any, temperature: float | None, options: dict[str, Any]) -> An
 
 
 def make_model(kind: Any = "mlp", temperature: float | None = None, **options: Any) -> Any:
-    """A generative model: "mlp", "logistic" or a program; rho (if None 0.1, of logistic 0.01), options."""
+    """A generative model: one that is made, a program, or the name of a class and its options."""
+    if kind_of(kind):
+        if options or temperature is not None:
+            raise UsageError(f"{type(kind).__name__} is made already; expected its options where it is made")
+        return kind
     if not isinstance(kind, str) or FileObject.parse(kind):
         return _own(kind, temperature, options)
     if kind not in MODELS:

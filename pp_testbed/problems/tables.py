@@ -71,6 +71,8 @@ def of_frame(
         >>> made.columns, made.num_classes
         (('age', 'age is missing', 'city = a', 'city = b'), 2)
     """
+    if isinstance(drop, str):
+        raise UsageError(f"drop is a text; expected names of columns, as [{drop!r}]")
     drop = set(drop)
     frame, test = (None if part is None else _with_names(part) for part in (frame, test))
     for column in (target, *drop):

@@ -59,8 +59,8 @@ def advantage(
 ) -> pd.DataFrame:
     """By how much a method is better than another, for each value of some columns: below 0 is better.
 
-    `difference` is the mean of paired differences of a score, `low` and `high` its interval of 95 %, `ratio`
-    that of the means.
+    `difference` is the mean of paired differences of a score on `problems` common problems, `low` and `high`
+    its interval of 95 %, `ratio` that of the means.
     """
     frame = labelled(frame)
     for label in (method, baseline):
@@ -72,7 +72,8 @@ def advantage(
         one, other = (cells[cells.label == label] for label in (method, baseline))
         found, ratio = paired_difference(one, other, score), paired_ratio(one, other, score)
         low, high = found.interval()
-        row = dict(zip(by, values, strict=True)) | {"problems": len(one), "difference": found.value}
+        common = len(set(one.problem) & set(other.problem))
+        row = dict(zip(by, values, strict=True)) | {"problems": common, "difference": found.value}
         rows.append(row | {"low": low, "high": high, "ratio": ratio.value, "ratio_stderr": ratio.stderr})
     return pd.DataFrame(rows)
 

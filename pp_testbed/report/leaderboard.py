@@ -170,7 +170,9 @@ def without_superseded(frame: pd.DataFrame) -> pd.DataFrame:
     """
     latest = frame[frame.revision == frame.groupby("problem").revision.transform("max")]
     if left_out := sorted(set(frame.method) - set(latest.method)):
-        words = f"results of {', '.join(left_out)} are of earlier revisions of these problems, and are left out"
+        words = (
+            f"results of {', '.join(left_out)} are of earlier revisions of these problems, and are left out"
+        )
         warnings.warn(f"{words}: run them again", stacklevel=2)
     frame = latest.drop_duplicates(["problem", "method", "revision", "config_hash"])
     texts = {text: json.dumps(without_digests(json.loads(text))) for text in frame.config.unique()}

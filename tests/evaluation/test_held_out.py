@@ -75,6 +75,25 @@ def test_joint_and_dyadic_scores_equal_brute_force(tau):
     )
 
 
+def test_dyadic_scores_do_not_depend_on_how_many_batches_are_in_memory(monkeypatch):
+    log_probs = jnp.log(jax.random.uniform(KEY, (30, 8)))
+    rows = held_out.batches_of_rows(KEY, 30, pt.Evaluation(num_batches=7))[:, :5]
+    weights = jnp.full(8, -jnp.log(8.0))
+    whole = held_out.dyadic_log_prob(log_probs, rows, 10)(weights, 2)
+    monkeypatch.setattr(held_out, "BLOCK", 3 * 8 * 5 * 1001)  # 1001 are the ways to take 10 of 5
+    for expected, parts in zip(whole, held_out.dyadic_log_prob(log_probs, rows, 10)(weights, 2), strict=True):
+        assert parts.shape == expected.shape
+        np.testing.assert_allclose(parts, expected, rtol=1e-6)
+
+
+def test_functions_of_other_classes_are_refused():
+    outputs, y, _ = classes(3, num_classes=5)
+    with pytest.raises(pt.UsageError, match="logits have 5 classes; the problem has 10"):
+        pt.evaluate(posterior_of(outputs), truth_of(y, Categorical(), 10), key=KEY)
+    with pytest.raises(pt.UsageError, match="logits have 5 classes; the problem has 2"):
+        pt.evaluate(posterior_of(outputs), pt.problem("2d/T3-rho0.1-s0"), key=KEY)
+
+
 def test_batches_have_no_row_twice_and_all_rows_alike():
     rows = np.asarray(held_out.batches_of_rows(KEY, 35, pt.Evaluation(num_batches=300)))
     assert rows.shape[0] >= 300

@@ -1,5 +1,7 @@
 """Models of users as problems: what is known of them, where they travel, what methods make of them."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import cloudpickle
@@ -159,6 +161,11 @@ def per_row(x, y=None):
         numpyro.sample("y", dist.Normal(numpyro.sample("local", dist.Normal()), 1.0), obs=y)
 
 
+def site_per_row(x, y=None):
+    means = jnp.stack([numpyro.sample(f"z{row}", dist.Normal()) for row in range(len(x))])
+    numpyro.sample("y", dist.Normal(means, 1.0), obs=y)
+
+
 def counts(x, y=None):
     numpyro.sample("y", dist.Poisson(jnp.exp(x[:, 0] * numpyro.sample("slope", dist.Normal()))), obs=y)
 
@@ -174,6 +181,7 @@ def broken(x, y=None):
         (other_name, "observes obs; expected its labels at a site y"),
         (discrete, "latent site which of discrete is discrete: sum it out"),
         (per_row, "latent site local of per_row has a value for every row"),
+        (site_per_row, "site_per_row has a site z2 or not, by how many inputs there are"),
         (counts, "labels y are Poisson; expected one of Categorical"),
         (broken, r"broken cannot be run on inputs \[2, 1\]"),
         (3, "the model is 3; expected a NumPyro program"),
@@ -226,6 +234,48 @@ def tempered(x, y=None):
     slope = numpyro.sample("slope", dist.Normal(0.0, 1.0).expand((2, 2)).to_event(2))
     logits = numpyro.deterministic("logits", x @ slope)
     numpyro.sample("y", dist.Categorical(logits=10.0 * logits), obs=y)
+
+
+def latent_logits(x, y=None):
+    logits = numpyro.sample("logits", dist.Normal().expand((4, 2)).to_event(2))
+    numpyro.sample("y", dist.Categorical(logits=logits[(x[:, 0] > 0).astype(int)]), obs=y)
+
+
+def test_a_latent_that_is_called_logits_is_none_of_the_outputs():
+    environment = pt.problem(model=latent_logits, input_dim=1, num_train=5).environment
+    x = jnp.linspace(-1.0, 1.0, 6)[:, None]
+    expected = environment.latents["logits"][(x[:, 0] > 0).astype(int)]
+    np.testing.assert_allclose(environment.logits(x), expected, rtol=1e-6)
+
+
+def threshold(x, y=None):
+    sign = jnp.sign(numpyro.sample("slope", dist.Normal()) * x[:, 0])
+    numpyro.sample("y", dist.Bernoulli(probs=(1.0 + sign) / 2.0), obs=y)
+
+
+def test_what_a_truth_excludes_is_infinitely_wrong_and_not_clipped():
+    truth = pt.problem(model=threshold, input_dim=1, num_train=5).environment
+    other = replace(truth, latents={"slope": -truth.latents["slope"]})
+    for environment, expected in ((truth, 0.0), (other, np.inf)):
+        posterior = pt.finite(lambda x, one=environment: one.logits(x)[None])
+        scores = pt.evaluate(posterior, truth, key=jax.random.key(0), num_batches=5)
+        assert scores.kl_marginal == scores.kl_joint == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "said", "words"),
+    [
+        (3, 2, "is said to have 2 inputs; those that it draws have 3"),
+        (0, None, r"inputs\(key, 2\) has shape \(2,\); expected \[2, d\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(columns, said, words):
+    program = partial(own.line)
+    program.inputs = lambda key, num: jnp.zeros((num, columns) if columns else num)
+    with pytest.raises(pt.UsageError, match=words):
+        pt.problem(model=program, input_dim=said)
+    with pytest.raises(pt.UsageError, match="is said to have 3 inputs; those that it draws have 2"):
+        pt.problem(model=own.line, x=np.zeros((5, 2)) + 0.1, input_dim=3)
 
 
 def test_outputs_are_those_of_the_labels_and_not_of_another_site():

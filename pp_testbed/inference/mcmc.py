@@ -91,25 +91,24 @@ class Chains(Finite):
         tuned: the state and parameters that the warm-up left, with a leading axis [chains]: a chain
             starts from it.
         task: what the chains were conditioned on.
+        num_chains: how many chains the draws are of.
     """
 
     stats: Stats = field(default_factory=dict)
     tuned: Any = None
     task: Task | None = None
+    num_chains: int = field(default=1, kw_only=True, metadata={"static": True})
 
     @classmethod
     def of(cls, target: Target, positions: Array, stats: Stats, tuned: Any, function: Partial) -> Chains:
         """Chains from flat positions [chains, draws, P]."""
-        num = positions.shape[0] * positions.shape[1]
+        chains, num = positions.shape[0], positions.shape[0] * positions.shape[1]
         draws = jax.lax.map(target.latents, positions.reshape(num, -1), batch_size=100)
         num_groups = divisor("chains", num)
         log_weights = jnp.full(num, -jnp.log(num))
-        return cls(function, draws, log_weights, None, num_groups, stats, tuned, target.task)
-
-    @property
-    def num_chains(self) -> int:
-        """How many chains the draws are of."""
-        return jax.tree.leaves(self.stats)[0].shape[0]
+        return cls(
+            function, draws, log_weights, None, num_groups, stats, tuned, target.task, num_chains=chains
+        )
 
     def without_history(self) -> Finite:
         return Finite(self.function, self.draws, self.log_weights, None, self.num_groups)

@@ -40,6 +40,7 @@ Kernel = Callable[[Array, Any, Batch, Array, Array], Any]
 NETWORKS = ("agent", "generative")
 SCHEDULES = ("constant", "polynomial", "cyclical")
 PRECONDITIONERS = ("none", "rmsprop")
+LOOKS = 10  # at a row for log densities of draws, at most, for each that the chains take
 ROWS_AT_ONCE = 100_000  # at which log densities of draws are computed together
 
 
@@ -234,12 +235,19 @@ class StochasticGradientSampler:
             return jax.lax.scan(thinned, state, firsts)[1][positions_of_draws]
 
         positions = jax.vmap(chain)(jax.random.split(key, self.num_chains))  # [chains, draws, P]
-        # Of few draws at once where data are many: each has hidden units for every row.
-        at_once = max(1, ROWS_AT_ONCE // task.x.shape[0])
-        flat = positions.reshape(-1, positions.shape[-1])
-        log_density = jax.lax.map(target.log_density, flat, batch_size=at_once).reshape(positions.shape[:2])
         function = Partial(read_outputs, target.model)
-        return Chains.of(target, positions, {"lp": log_density}, None, function)
+        return Chains.of(target, positions, self.stats(target, task, positions), None, function)
+
+    def stats(self, target: Target, task: Task, positions: Array) -> dict[str, Array]:
+        """Log densities of draws [chains, draws, P], unless those cost far more than the chains."""
+        (chains, draws, _), rows = positions.shape, task.x.shape[0]
+        if chains * draws * rows > LOOKS * self.num_chains * self.num_steps * self.batch_size:
+            return {}
+        # Of few draws at once where data are many: each has hidden units for every row.
+        at_once = max(1, ROWS_AT_ONCE // rows)
+        flat = positions.reshape(-1, positions.shape[-1])
+        log_density = jax.lax.map(target.log_density, flat, batch_size=at_once)
+        return {"lp": log_density.reshape(chains, draws)}
 
 
 class LangevinState(NamedTuple):

@@ -122,6 +122,7 @@ class Reference:
             num_groups=divisor("the reference", num),
             stats={name: jnp.asarray(leaf[:, :: self.thinning]) for name, leaf in stats.items()},
             task=self.problem.task,
+            num_chains=len(next(iter(self.stats.values()))),
         )
 
     def to_arviz(self) -> Any:

@@ -275,6 +275,7 @@ def test_chains_are_a_sample_whose_bias_is_estimated():
     assert isinstance(posterior, Chains)
     assert posterior.num_groups == 10
     assert posterior.stats["lp"].shape == (2, 25)
+    assert posterior.num_chains == 2
     scores = pt.evaluate(posterior, problem, key=jax.random.key(0), num_batches=10)
     assert scores.num_draws == 50
     assert scores.kl_joint_bias != 0.0
@@ -338,3 +339,12 @@ def test_rmsprop_divides_by_the_root_mean_square():
         start = state.position
         state = step(jax.random.key(i), state, None, jnp.asarray(1e-3), jnp.zeros(()))
     np.testing.assert_allclose(state.position - start, 1e-3 * 10, rtol=2e-2)
+
+
+def test_chains_of_many_data_have_no_log_densities_which_would_cost_more_than_they_do():
+    task = pt.problem("2d/T1000-rho0.1-s0").task
+    for batch_size, names in ((2, []), (100, ["lp"])):
+        sampler = SGLD(num_chains=2, num_steps=200, burn_in=100, thinning=2, batch_size=batch_size)
+        chains = sampler.fit(jax.random.key(0), task)
+        assert (list(chains.stats), chains.num_chains) == (names, 2)
+        assert np.isfinite(pt.diagnose(chains).rhat)

@@ -12,14 +12,17 @@ import pytest
 import pp_testbed as pt
 from benchmarks import ship_agents
 from pp_testbed.evaluation.aggregate import paired_ratio
+from pp_testbed.evaluation.scores import OF_LABELS
 from pp_testbed.inference.specs import MethodSpec
+from pp_testbed.report.dimensions import labelled, relative
 from pp_testbed.studies import bandits
-from pp_testbed.studies.scoring import configuration, facts_of
+from pp_testbed.studies.scoring import configuration
 
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "kept"
 SUITE = pd.read_parquet(KEPT / "2d.parquet")
-HIGHDIM = pd.read_parquet(KEPT / "highdim.parquet")
+SUITES = {suite: pd.read_parquet(KEPT / f"{suite}.parquet") for suite in ("highdim", "tables")}
+HIGHDIM = SUITES["highdim"]
 LEADS = ("kl_marginal", "kl_joint", "kl_dyadic")
 RUNS = pt.read_bandits(KEPT / "bandits")
 REGRETS = pt.regrets(RUNS).set_index(["model", "method"])
@@ -99,16 +102,32 @@ def test_a_horizon_of_the_page_is_that_of_the_runs():
         assert set(REGRETS.loc[f"{dim}d"].step) == {int(steps.replace(",", ""))}
 
 
-@pytest.mark.parametrize("agent", ship_agents.PLANS["highdim"].agents, ids=lambda agent: agent.name)
-def test_kept_agents_are_those_of_todays_presets(agent):
-    plan = ship_agents.PLANS["highdim"]
-    spec = MethodSpec(agent.name, tuple(agent.run.items()), preset="highdim")
-    kept = HIGHDIM[HIGHDIM.method == agent.name].set_index("problem").config
-    problems = list(pt.suite("highdim"))
-    assert set(kept.index) == {problem.name for problem in problems}
-    for problem in problems:
-        made = spec.resolve(facts_of(problem))
-        assert kept[problem.name] == configuration(made, plan.config, "highdim"), problem.name
+AGENTS = [(suite, agent) for suite in SUITES for agent in ship_agents.PLANS[suite].agents]
+
+
+@pytest.mark.parametrize(("suite", "agent"), AGENTS, ids=lambda one: getattr(one, "name", one))
+def test_kept_agents_are_those_of_todays_presets(suite, agent):
+    plan = ship_agents.PLANS[suite]
+    spec = MethodSpec(agent.name, tuple(agent.run.items()), preset=suite)
+    rows = SUITES[suite][SUITES[suite].method == agent.name]
+    for facts, cells in rows.groupby(list(plan.by)):
+        made = spec.resolve(dict(zip(plan.by, facts, strict=True)))
+        assert set(cells.config) == {configuration(made, plan.config, suite)}, facts
+
+
+def test_all_agents_did_all_problems_of_many_dimensions():
+    names = sorted(problem.name for problem in pt.suite("highdim"))
+    for name, cells in HIGHDIM.groupby("method"):
+        assert sorted(cells.problem) == names, name
+
+
+@pytest.mark.parametrize(("suite", "sets", "kinds"), [("tables", 12, 43)])
+def test_all_agents_did_all_problems_of_data(suite, sets, kinds):
+    frame = SUITES[suite]
+    assert set(frame.method) == {agent.name for agent in ship_agents.PLANS[suite].agents}
+    assert (frame.model.nunique(), frame.kind.nunique()) == (sets, kinds)
+    for _, cells in frame.groupby(["method", "kind"]):
+        assert sorted(cells.seed) == [0, 1, 2, 3, 4]
 
 
 def test_many_dimensions_are_as_the_page_says():
@@ -130,10 +149,6 @@ def test_many_dimensions_are_as_the_page_says():
     far = table.xs(100, level="input_dim")
     marginal, joint, dyadic = (far[lead].max() / far[lead].min() for lead in LEADS)
     assert f"{marginal:.2f} apart in d¹, {joint:.2f} in d¹⁰, and {dyadic:.2f} in d¹⁰,²" in text
-    cost = HIGHDIM.groupby("method")[["fit_seconds", "evaluate_seconds"]].sum().sum(axis=1) / 3600
-    for name, hours in cost.items():
-        assert f"{name} {hours:.2f}" in text
-    assert f"{cost.sum():.2f} in all" in text
 
 
 def test_only_dyadic_scores_tell_agents_apart_in_a_hundred_dimensions():
@@ -146,3 +161,36 @@ def test_only_dyadic_scores_tell_agents_apart_in_a_hundred_dimensions():
         if max(marginal, joint) >= dyadic:
             alike.add((one, other))
     assert alike == {("dropout", "ensemble"), ("ensemble+", "sgmcmc")}  # as docs/dyadic.md says
+
+
+def test_transfer_to_data_is_as_the_page_says():
+    page, data = "docs/dyadic.md", SUITES["tables"]
+    for name, cells in rows_of(page, "correlation over agents").items():
+        pair, _, left_out = name.partition(", without ")
+        table = pt.transfer({"2d": SUITE, "highdim": HIGHDIM}[pair.split()[0]], data[data.method != left_out])
+        assert cells == [interval(row) for row in table.itertuples()], name
+    for size, cells in rows_of(page, "highdim → tables, at T =").items():
+        table = pt.transfer(HIGHDIM, data[data.kind.str.endswith(f"/T{size}")])
+        assert cells == [interval(row) for row in table.itertuples()], size
+
+
+def test_agents_on_data_are_as_the_page_says():
+    page, data = "docs/dyadic.md", SUITES["tables"]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    ratios = pd.DataFrame({lead: relative(labelled(data), lead).mean(axis=1) for lead in OF_LABELS})
+    shown = rows_of(page, "relative to mlp: NLL, NLL¹⁰, NLL¹⁰,²")
+    assert set(shown) == set(data.method) - {"mlp"}
+    for name, cells in shown.items():
+        assert cells == [" · ".join(f"{ratio:.2f}" for ratio in ratios.loc[name])], name
+    others = ratios.drop("sgmcmc")
+    apart = [f"{ratio:.2f}" for ratio in others.max() / others.min()]
+    assert "a factor of {}, of ten by {}, and of ten at two anchors by {}".format(*apart) in text
+    means = data.groupby("method")[["nll_joint", "nll_joint_bias", "nll_dyadic", "nll_dyadic_bias"]].mean()
+    of = means.loc["sgmcmc"]
+    assert f"({of.nll_joint_bias:.1f} of {of.nll_joint:.1f})" in text
+    assert f"it is {of.nll_dyadic_bias:.1f} of {of.nll_dyadic:.1f}" in text
+    for suite in ("highdim", "tables"):
+        cost = SUITES[suite].groupby("method")[["fit_seconds", "evaluate_seconds"]].sum().sum(axis=1) / 3600
+        for name, hours in cost.items():
+            assert f"{name} {hours:.2f}" in text
+        assert f"{cost.sum():.2f} in all" in text

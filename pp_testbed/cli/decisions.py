@@ -204,7 +204,9 @@ def robustness(
 @command()
 def transfer(
     testbed: Annotated[Path, typer.Argument(help="Results of known truths, such as kept/2d.parquet.")],
-    data: Annotated[Path, typer.Argument(help="Results of held-out labels, such as kept/tables.parquet.")],
+    data: Annotated[
+        list[Path], typer.Argument(help="Results of held-out labels, such as kept/tables.parquet.")
+    ],
     baseline: given.Baseline = "mlp",
     figure: given.Figure = None,
     format: given.Format = "table",
@@ -213,10 +215,12 @@ def transfer(
 
     Examples:
 
-      pp-testbed transfer kept/2d.parquet kept/tables.parquet --figure transfer.png
+      pp-testbed transfer kept/2d.parquet kept/tables.parquet kept/images.parquet --figure transfer.png
     """
+    import pandas as pd
+
     from pp_testbed.report.dimensions import transfer as correlations
 
-    both = given.results_of(testbed), given.results_of(data)
+    both = given.results_of(testbed), pd.concat([given.results_of(one) for one in data], ignore_index=True)
     print_table(correlations(*both, baseline), format)
     draw(figure, "transfer", *both, baseline)

@@ -90,9 +90,11 @@ def transfer(testbed: pd.DataFrame, data: pd.DataFrame, baseline: str = "mlp", a
         means = [one.mean(axis=1) for one in tables]
         errors = [one.std(axis=1, ddof=1) / np.sqrt(one.shape[1]) for one in tables]
         axis.errorbar(*means, xerr=errors[0], yerr=errors[1], fmt="o", lw=0.6, color=PALETTE[0])
-        for name, x, y in zip(means[0].index, *means, strict=True):
-            axis.annotate(plain(name), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7)
-        axis.set(xlabel=f"testbed: {SYMBOLS[known]} / {plain(baseline)}", ylabel=f"data: {SYMBOLS[held_out]}")
+        for place, name in enumerate(means[0].sort_values().index):  # neighbours' names above and below
+            at, offset = (means[0][name], means[1][name]), (4, -10 if place % 2 else 4)
+            axis.annotate(plain(name), at, xytext=offset, textcoords="offset points", fontsize=7)
+        label = f"{{}}: {{}} / {plain(baseline)}".format
+        axis.set(xlabel=label("testbed", SYMBOLS[known]), ylabel=label("data", SYMBOLS[held_out]))
         axis.xaxis.set_major_locator(MaxNLocator(4))
     return made.axes
 

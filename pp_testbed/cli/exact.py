@@ -25,7 +25,9 @@ def sbc(
     method: Annotated[str, typer.Option(help="Names, or my_file.py:NAME, with commas.")] = "nuts",
     problems: Annotated[int, typer.Option(min=20, help="Fresh problems.")] = 200,
     num_train: Annotated[int, typer.Option(min=1, help="Data of each problem.")] = 10,
-    problem: given.ProblemName = "",
+    problem: Annotated[
+        str, typer.Option(help="A model of your own, my_file.py:NAME; else the 2-D MLP.")
+    ] = "",
     input_dim: given.InputDim = None,
     temperature: given.Temperature = None,
     out: given.Out = Path("sbc"),
@@ -51,7 +53,8 @@ def sbc(
 
     from pp_testbed.studies.calibration import sbc as calibrate
 
-    options: dict[str, Any] = {"model": problem, "input_dim": input_dim} if problem else {}
+    options: dict[str, Any] = {"model": problem} if problem else {}
+    options |= {} if input_dim is None else {"input_dim": input_dim}
     made = [
         calibrate(
             spec,

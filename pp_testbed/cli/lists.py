@@ -19,11 +19,12 @@ def methods(
     """List the methods and the hyperparameters that `--set` changes, with their defaults."""
     from dataclasses import fields
 
-    from pp_testbed.inference.registry import METHODS, method
+    from pp_testbed.inference.registry import METHODS
+    from pp_testbed.inference.specs import MethodSpec, resolve_for_all
 
     rows = []
     for name, entry in METHODS.items():
-        made: Any = method(name, preset=preset)
+        made: Any = resolve_for_all(MethodSpec(name, (), preset))
         options = {field.name: getattr(made, field.name) for field in fields(made)}
         settable = {
             option: list(value) if isinstance(value, tuple) else value

@@ -179,7 +179,7 @@ def _of_model(problem: str, seeds: str, num_train: str, input_dim: int | None) -
     from pp_testbed.problems.named import of_name
     from pp_testbed.problems.synthetic import Problem
 
-    if "/T" in problem or FileObject.parse(problem) is None:
+    if "/T" in problem.rpartition(":")[2] or FileObject.parse(problem) is None:
         if seeds or num_train:
             raise UsageError(
                 f"{problem} is one problem, which says its data and seed; expected no more of them"

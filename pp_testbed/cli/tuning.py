@@ -85,4 +85,4 @@ def tune(
     print_table(found.table(), format)
     errors.print(escaped(found))
     if save is not None:
-        found.save(save)
+        found.save(save, with_held=True)

@@ -2,7 +2,7 @@
 
 A priority is a function of `Candidates`, the posterior's predictions, with a value for each input; those with
 the largest are asked for, and among equals any. Two of them look at the labels, which no learner
-has before it asks: they say what there is to gain. What is then learnt is for `experiments.active`.
+has before it asks: they say what there is to gain. What is then learnt is for `studies.active`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ environment, and 0 else. An agent sees the rewards of the actions that it took, 
 regret, max_a p(a) - p(its action), summed over time. Osband et al., 2022, "The Neural Testbed".
 
 Here is the loop, a pure function of its state. Which bandits are run, in which processes, and where
-results are kept, is in `experiments.bandits`.
+results are kept, is in `studies.bandits`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Scores say how far predictions are from the truth; here they are held against a reference that NUTS
 made: the same test inputs, paired, and the clouds of functions themselves, at probe inputs. How
-references come about is in `experiments.references`.
+references come about is in `studies.references`.
 """
 
 from __future__ import annotations

@@ -51,12 +51,16 @@ class WeightPrior:
         shapes = jax.eval_shape(self.agent.start, jax.random.key(0))
         with weigh(self.kl_weight):
             params = {
-                name: numpyro.sample(name, self.distribution(leaf.shape)) for name, leaf in shapes.items()
+                name: numpyro.sample(name, self.distribution(name, leaf.shape))
+                for name, leaf in shapes.items()
             }
         return observe(self.agent.network(params, x), y, likelihood=self.agent.likelihood)
 
-    def distribution(self, shape: tuple[int, ...]) -> Any:
-        """The prior of a site."""
+    def distribution(self, name: str, shape: tuple[int, ...]) -> Any:
+        """The prior of a site: of a weight, or of what a network has besides, which is the likelihood's."""
+        noise = self.agent.likelihood.noise
+        if name in noise:
+            return dist.Normal(*noise[name]).expand(shape).to_event(len(shape))
         one = dist.Normal(0.0, self.sigma).expand(shape)
         if self.prior == "gaussian":
             return one.to_event(len(shape))
@@ -84,7 +88,7 @@ class BayesByBackprop(Agent, Trainable):
         particles: draws per step.
     """
 
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2  # 1 took the noise of numbers for a weight
     sigma: float = 1.0
     sigma_2: float = 0.75
     mixture_weight: float = 1.0

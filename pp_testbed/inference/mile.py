@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
-from pp_testbed.inference.mcmc import MCLMC, Target
+from pp_testbed.inference.mcmc import MCLMC, Chains, Target
 from pp_testbed.inference.options import Sweep, at_once, check_positive
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.models.base import Array, Task, pytree_dataclass
@@ -67,9 +67,12 @@ class MILE(Trained):
 
         draws, losses = map_members(chain, key, self.size)  # leaves [size, draws, ...]
         together = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), draws)
-        # An ensemble is all there is, chains are a sample.
-        num_groups = divisor(self.name, self.size * self.num_draws) if self.thinning else 1
-        return Finite.equal(Partial(BayesianNetwork.network, agent), together, losses, num_groups)
+        function = Partial(BayesianNetwork.network, agent)
+        if self.thinning == 0:  # an ensemble, which is all there is; chains are a sample
+            return Finite.equal(function, together, losses)
+        num = self.size * self.num_draws
+        log_weights, num_groups = jnp.full(num, -jnp.log(num)), divisor(self.name, num)
+        return Chains(function, together, log_weights, losses, num_groups, task=task, num_chains=self.size)
 
     def chain(self, key: Array, target: Target, position: Array) -> Array:
         """Positions [draws, P] of a chain from a position [P]."""

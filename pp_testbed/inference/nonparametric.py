@@ -17,7 +17,7 @@ from pp_testbed.inference.options import Sweep, check_choice, check_positive
 from pp_testbed.inference.posterior import Plain, finite
 from pp_testbed.models.base import Array, Task
 
-BOUNDS = 0.01, 0.99  # of probabilities, as in the paper: an infinite KL would hide all else
+LEAST_SHARE = 0.01  # of all classes but one, as in the paper: an infinite KL would hide all else
 UNKNOWN, LEAST = 1.0, 0.01  # standard deviations of labels, which are of size 1
 
 
@@ -31,7 +31,8 @@ def classifier(model: Any, task: Task) -> Plain:
     def logits(x: np.ndarray) -> np.ndarray:
         probabilities = np.zeros((len(x), task.num_classes))
         probabilities[:, model.classes_] = model.predict_proba(x)
-        return np.log(np.clip(probabilities, *BOUNDS))[None]
+        least = LEAST_SHARE / (task.num_classes - 1)  # so that one class that has all of it sums to 1
+        return np.log(np.clip(probabilities, least, 1.0 - LEAST_SHARE))[None]
 
     return finite(logits)
 
@@ -53,15 +54,15 @@ class Knn:
     """k nearest neighbours: Cover and Hart, 1967, "Nearest Neighbor Pattern Classification".
 
     p(y | x) is the share of y among the labels of the k nearest data (all of them where there are fewer),
-    kept in [0.01, 0.99]; a number is their mean, with the spread of errors on the data, each left out. The
-    paper's agent has k = 3 too, and one more datum of each class, at the origin.
+    kept in [0.01 / (K - 1), 0.99]; a number is their mean, with the spread of errors on the data, each left
+    out. The paper's agent has k = 3 too, and one more datum of each class, at the origin.
 
     Args:
         k: neighbours.
         weights: "uniform", or "distance" for shares in proportion to 1 / distance.
     """
 
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
     k: int = 3
     weights: str = "uniform"
     name: str = "knn"
@@ -88,7 +89,7 @@ class Knn:
 
 @dataclass(frozen=True)
 class RandomForest:
-    """A random forest: Breiman, 2001, "Random Forests"; probabilities are kept in [0.01, 0.99].
+    """A random forest: Breiman, 2001, "Random Forests"; probabilities are kept in [0.01 / (K - 1), 0.99].
 
     Numbers have the spread of the errors on data that trees have not seen.
 
@@ -97,7 +98,7 @@ class RandomForest:
         criterion: of a split between classes, "gini" or "entropy".
     """
 
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
     trees: int = 100
     criterion: str = "gini"
     name: str = "random-forest"
@@ -116,4 +117,8 @@ class RandomForest:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of data that all trees have seen
             trees = RandomForestRegressor(self.trees, oob_score=len(y) > 1, random_state=seed).fit(x, y)
-        return regressor(trees.predict, y - getattr(trees, "oob_prediction_", y.mean(axis=0)), task)
+        rows = np.arange(len(y))
+        seen_by_all = np.all([np.isin(rows, seen) for seen in trees.estimators_samples_], axis=0)
+        residuals = y - getattr(trees, "oob_prediction_", y.mean(axis=0))
+        residuals[seen_by_all & (len(y) > 1)] = np.nan  # for which scikit-learn predicts 0
+        return regressor(trees.predict, residuals, task)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.options import method_name, with_options
-from pp_testbed.inference.registry import METHODS, method, read_presets
+from pp_testbed.inference.registry import METHODS, SHIPPED, method, options_for, read_presets
 from pp_testbed.models.base import as_pytree
 from pp_testbed.models.user_files import FileObject
 
@@ -37,19 +37,28 @@ class MethodSpec:
     @property
     def preset_by_facts(self) -> str:
         """The name of the preset, if its options depend on the problem; else nothing."""
-        is_registered = self.text in METHODS and self.preset != "paper"
-        entry = read_presets(self.preset).get(self.text, {}) if is_registered else {}
-        return Path(self.preset).stem if "where" in entry else ""
+        is_registered = self.text in METHODS
+        if not is_registered and self.preset in ("paper", *SHIPPED):  # which know nothing of those of files
+            return ""
+        name = self.text if is_registered else method_name(self._load())
+        return Path(self.preset).stem if "where" in read_presets(self.preset).get(name, {}) else ""
+
+    def _load(self) -> Any:
+        """The method of a file, as it is there."""
+        item = FileObject.parse(self.text)
+        if item is None:
+            raise unknown("method", self.text, METHODS)
+        return _named(replace(item, source=self.source).load(), item.name)
 
     def resolve(self, facts: dict[str, Any] | None = None) -> Any:
         """The method, as it is for a problem of such facts."""
         options: dict[str, Any] = dict(self.options)
         if self.text in METHODS:
             return method(self.text, preset=self.preset, facts=facts, **options)
-        item = FileObject.parse(self.text)
-        if item is None:
-            raise unknown("method", self.text, METHODS)
-        made = _named(replace(item, source=self.source).load(), item.name)
+        made = self._load()
+        if self.preset not in ("paper", *SHIPPED):
+            entry = read_presets(self.preset).get(method_name(made))
+            made = with_options(made, options_for([entry], facts or {}))
         return with_options(made, options)
 
 
@@ -76,6 +85,16 @@ def resolve(item: Any, facts: dict[str, Any] | None = None) -> Any:
         given = inspect.signature(made.fit)
         raise UsageError(f"{method_name(made)} has fit{given}; expected fit(self, key, task)") from None
     return made
+
+
+def resolve_for_all(item: Any) -> Any:
+    """As `resolve`, where no one problem is meant: a preset must not have options for each kind of them."""
+    if isinstance(item, MethodSpec) and item.preset_by_facts:
+        raise UsageError(
+            f"preset {item.preset} has options of {item.text} for each kind of problem; expected one "
+            "that has the same for all, such as tuned"
+        )
+    return resolve(item)
 
 
 def _named(made: Any, attribute: str) -> Any:

@@ -21,6 +21,7 @@ from pp_testbed.evaluation.aggregate import lead_of, mean_score, paired_differen
 from pp_testbed.evaluation.scores import OF_LABELS, OF_TRUTH, SCORES, SYMBOLS, Lead
 from pp_testbed.evaluation.terms import Evaluation
 from pp_testbed.inference.mcmc import NUTS
+from pp_testbed.problems.suites import suite
 from pp_testbed.report import FORMATS
 from pp_testbed.studies.reference_files import references, settings_of
 
@@ -79,11 +80,11 @@ def leaderboard(
         by: columns of the frame to break the table down by, such as "num_train".
         baseline: the method in the denominator of the ratio.
         references: the table of `pt.references()`, which is read if this is None.
-        calibrations: what `experiments.sbc.calibrations` read; they become a column.
+        calibrations: what `studies.calibration.calibrations` read; they become a column.
         published: whether to add what the paper reports of its agents, of results of the suite `2d`.
     """
-    if published and set(frame.suite) != {"2d"}:
-        raise UsageError("the published means are over the suite 2d; these results are of others")
+    if published and set(frame.problem) != {problem.name for problem in suite("2d")}:
+        raise UsageError("the published means are over the suite 2d, all of it; these results are of others")
     if published and (by or baseline not in PUBLISHED):
         raise UsageError("the published means are of all problems, relative to an agent of the paper")
     frame = without_superseded(frame)

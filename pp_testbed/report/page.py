@@ -69,7 +69,7 @@ def write_report(
         out: the file. A report that is there is replaced, any other file is not.
         baseline: the method that others are compared to.
         references: the table of `pt.references()`, which is read if this is None.
-        calibrations: what `experiments.sbc.calibrations` read.
+        calibrations: what `studies.calibration.calibrations` read.
 
     Examples:
         >>> write_report(frame, "report.html").name

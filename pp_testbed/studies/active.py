@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +39,7 @@ from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.base import BaseProblem, key_of
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
-from pp_testbed.studies.scoring import FACTS, ORDER, SCORES, fit_together
+from pp_testbed.studies.scoring import FACTS, ORDER, SCORES, facts_of, fit_together
 
 REVISION = 1  # of how a run chooses
 BUDGETS = (10, 20, 40, 80, 160)
@@ -112,16 +113,15 @@ def choosing(
 ) -> Study:
     """The study of some methods on some pools with some priorities."""
     cells = []
-    for place, item in enumerate(methods):
-        made = resolve(item)
-        message, size = sent(item, made), problems_at_once(made)
+    for (place, item), pool in product(enumerate(methods), pools):
+        made = resolve(item, facts_of(pool))
+        program = place, jax.tree.structure((made, pool.model)), pool.is_of_data
         asked = {"revision": REVISION, "method": made, "budgets": budgets, "evaluation": config}
         for priority in priorities:
             text = config_text(priority=priority, **asked)
-            for pool in pools:
-                head = head_of(pool, method_name(made), text, suite="active", priority=priority)
-                goal = {LABELLED.name: budgets[-1]}
-                cells.append(Cell(head, Learning(message, pool, priority), place, size, goal))
+            head = head_of(pool, method_name(made), text, suite="active", priority=priority)
+            learning, goal = Learning(sent(item, made), pool, priority), {LABELLED.name: budgets[-1]}
+            cells.append(Cell(head, learning, program, problems_at_once(made), goal))
     return Study(LEARNING, cells, partial(learn, budgets, config), "runs")
 
 
@@ -162,15 +162,15 @@ def learn(
 def _learn(
     budgets: tuple[int, ...], config: Evaluation, runs: list[Learning]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    method = resolve(runs[0].method)
+    methods = [resolve(one.method, facts_of(one.problem)) for one in runs]
     orders = [np.asarray(jax.random.permutation(_keys(one)[0], one.problem.num_train)) for one in runs]
-    weighs_rows = problems_at_once(method) and getattr(method, "weighs_rows", False)
+    weighs_rows = problems_at_once(methods[0]) and getattr(methods[0], "weighs_rows", False)
     for budget in budgets:
         # A program that weighs rows has as many for each budget; any other method its data and no others.
         num_rows = budgets[-1] if weighs_rows else budget
         pairs = zip(runs, orders, strict=True)
         tasks = [_labelled(one.problem.task, order, budget, num_rows) for one, order in pairs]
-        posteriors = _fit(method, runs, tasks)
+        posteriors = _fit(methods, runs, tasks)
         for place, (one, posterior) in enumerate(zip(runs, posteriors, strict=True)):
             key = one.problem.keys.evaluate
             scores = evaluate(posterior, one.problem, key=key, config=config).asdict()
@@ -181,14 +181,14 @@ def _learn(
                 orders[place] = _next_order(one, posterior, orders[place], budget)
 
 
-def _fit(method: Any, runs: list[Learning], tasks: list[Task]) -> list[Any]:
-    """The posterior of each run's task, together where the method can."""
-    size = problems_at_once(method)
+def _fit(methods: list[Any], runs: list[Learning], tasks: list[Task]) -> list[Any]:
+    """The posterior of each run's task, together where the methods can."""
+    size = problems_at_once(methods[0])
     if not size:
-        fits = (method.fit(one.problem.keys.fit, task) for one, task in zip(runs, tasks, strict=True))
-        return [as_posterior(posterior) for posterior in fits]
+        each = zip(methods, runs, tasks, strict=True)
+        return [as_posterior(method.fit(one.problem.keys.fit, task)) for method, one, task in each]
     keys = stack([one.problem.keys.fit for one in filled(runs, size)])
-    together = fit_together(stack([method] * size), keys, stack(filled(tasks, size))).without_history()
+    together = fit_together(stack(filled(methods, size)), keys, stack(filled(tasks, size))).without_history()
     return unstack(together, len(runs))
 
 

@@ -11,6 +11,7 @@ import os
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from pp_testbed.inference.online import in_dimensions, online
 from pp_testbed.inference.options import method_name, problems_at_once, with_options
 from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.registry import METHODS
-from pp_testbed.inference.specs import MethodSpec, sent
+from pp_testbed.inference.specs import MethodSpec, resolve_for_all, sent
 from pp_testbed.models.base import Array, Environment, as_pytree, no_labels, pytree_dataclass, sample_latents
 from pp_testbed.problems.base import Named
 from pp_testbed.problems.synthetic import MODELS, family, make_model
@@ -166,7 +167,7 @@ def agent(item: Any) -> Any:
         return spec if isinstance(spec, Oracle) else online(as_pytree(spec))
     if spec.text == "oracle":
         return Oracle()
-    made = spec.resolve()
+    made = resolve_for_all(spec)
     if spec.text in METHODS:
         made = with_options(made, {**getattr(made, "acting", {}), **dict(spec.options)})
     return online(made)
@@ -339,13 +340,14 @@ class Checkpoint:
         return cls(scratch / f"{steps}-{digest}.npz" if scratch else None)
 
     def write(self, played: Played) -> None:
-        """Keep all of it, whole or not at all."""
+        """Keep all of it, whole or not at all; where it cannot be written, a run that ends begins again."""
         if self.path is None:
             return
         leaves = {f"leaf{i}": on_host(leaf) for i, leaf in enumerate(jax.tree.leaves(played.states))}
         arrays: dict[str, Any] = {**leaves, "regrets": played.regrets, "seconds": np.asarray(played.seconds)}
-        self.path.parent.mkdir(exist_ok=True)  # which another run, that has ended, may have removed
-        write_whole(self.path, lambda file: np.savez(file, **arrays))
+        with suppress(OSError):  # a disk that is full, or of results that workers may not write
+            self.path.parent.mkdir(exist_ok=True)  # which another run, that has ended, may have removed
+            write_whole(self.path, lambda file: np.savez(file, **arrays))
 
     def read(self, start: Played) -> Played:
         """How far the runs were; at the start where there is no file, or none that can be read."""

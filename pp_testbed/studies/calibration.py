@@ -4,7 +4,7 @@ Every environment is a draw from the prior, so that under the exact posterior th
 be at any rank among the draws as at any other: over many fresh problems its rank is uniform. Talts
 et al., 2018, "Validating Bayesian Inference Algorithms with Simulation-Based Calibration". Ranks are of
 the true logit at random inputs, and of the log likelihood of the data, which sees what inputs alone
-cannot (Modrák et al., 2023). What the pictures look like is in `report.figures`.
+cannot (Modrák et al., 2023). What the pictures look like is in `report.plots`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pp_testbed.evaluation.ranks import (
 )
 from pp_testbed.inference.options import method_name, num_rows, problems_at_once
 from pp_testbed.inference.posterior import log_weights_of
-from pp_testbed.inference.specs import resolve, sent
+from pp_testbed.inference.specs import resolve, resolve_for_all, sent
 from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.named import problem
@@ -97,7 +97,7 @@ def sbc(
 
 def calibrating(method: Any, problems: Sequence[BaseProblem]) -> Study:
     """The study of one method's ranks on some problems."""
-    made = resolve(method)
+    made = resolve_for_all(method)
     text, message = config_text(revision=REVISION, method=made), sent(method, made)
     cells = [
         Cell(

@@ -60,7 +60,7 @@ from pp_testbed.studies.reference_files import (
     save,
     settings_of,
 )
-from pp_testbed.studies.scoring import FACTS
+from pp_testbed.studies.scoring import FACTS, facts_of
 
 KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
 CHAINS = Layout(
@@ -186,7 +186,7 @@ def fits_beside(exact: Reference, methods: Sequence[Any]) -> tuple[pd.DataFrame,
     keys, task = exact.problem.keys, exact.problem.task
     rows, posteriors = [{"method": "nuts (reference)", **exact.scores.asdict()}], {}
     for item in methods:
-        made = resolve(item)
+        made = resolve(item, facts_of(exact.problem))
         name = item.text if method_name(made) in posteriors else method_name(made)
         try:
             posterior = posteriors[name] = made.fit(keys.fit, task)

@@ -130,7 +130,8 @@ def scoring(methods: Sequence[Any], problems: Sequence[BaseProblem], suite: str,
         text, message = configuration(made, config, preset), sent(item, made)
         for problem in problems:
             if preset:
-                made = message = resolve(item, facts_of(problem))
+                made = resolve(item, facts_of(problem))
+                message = sent(item, made)
                 text = configuration(made, config, preset)
             head = head_of(problem, method_name(made), text, suite=suite)
             program, size = program_of(made, problem), batch_size(made, problem)
@@ -160,7 +161,7 @@ def program_of(method: Any, problem: BaseProblem) -> Any:
 
 def score_cells(config: Evaluation, messages: list[Fitted], workspace: Workspace) -> Iterator[Rows]:
     """Fit and score cells of one program."""
-    methods = [resolve(message.method) for message in messages]
+    methods = [resolve(message.method, facts_of(message.problem)) for message in messages]
     problems = [message.problem for message in messages]
     if problems_at_once(methods[0]):
         yield from _score_together(config, methods, problems, workspace)

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -42,6 +43,7 @@ def test_run_and_leaderboard(tmp_path):
     assert picture.exists()
 
 
+@pytest.mark.slow
 def test_references_are_built_listed_and_shown(tmp_path):
     short = [f"nuts.{option}" for option in ("num_chains=2", "warmup=20", "num_draws=10", "max_depth=3")]
     settings = [word for option in short for word in ("--set", option)]
@@ -127,6 +129,29 @@ def test_sbc_prints_a_table_and_feeds_the_leaderboard(tmp_path):
     call("run", "--suite", "smoke", "--methods", "uniform", "--out", tmp_path / "out", *QUICK)
     board = call("leaderboard", tmp_path / "out", "--sbc", tmp_path / "sbc").stdout
     assert "SBC error" in board
+
+
+def test_sbc_is_of_as_many_inputs_as_are_asked_for(tmp_path):
+    options = ["--problems", "20", "--out", tmp_path, "--jobs", "1", "--input-dim", "3"]
+    assert call("sbc", "--method", "uniform", *options).exit_code == 0
+    assert pd.read_parquet(tmp_path).kind.unique().tolist() == ["3d/T10-rho0.1"]
+
+
+def test_a_path_with_a_t_is_a_path(tmp_path):
+    (tmp_path / "Tests").mkdir()
+    model = (Path(__file__).parent.parent / "models_for_tests.py").read_text()
+    (tmp_path / "Tests" / "mine.py").write_text(model)
+    options = ["--problem", f"{tmp_path}/Tests/mine.py:line", "--input-dim", "2", "--num-train", "3"]
+    result = call("run", *options, "--methods", "prior", "--out", tmp_path / "out", *QUICK)
+    assert result.exit_code == 0, result.output
+
+
+def test_what_is_held_while_tuning_is_saved(tmp_path):
+    options = ["--suite", "smoke", "--set", "mlp.num_steps=7", "--grid", "l2=1", "--jobs", "1"]
+    files = ["--study", tmp_path / "study.journal", "--save", tmp_path / "mine.json"]
+    result = call("tune", "--method", "mlp", *options, *files)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "mine.json").read_text())["mlp"]["options"]["num_steps"] == "7"
 
 
 def test_failed_cells_end_with_1(tmp_path):

@@ -72,6 +72,7 @@ def same(one, other):
     pd.testing.assert_frame_equal(one.drop(columns=SECONDS), other.drop(columns=SECONDS))
 
 
+@pytest.mark.slow
 def test_dask_gives_the_bits_of_local_workers(tmp_path, client):
     suite = pt.suite("2d-lite").limit(4)
     methods = [SMALL, pt.method("mean-field", num_steps=20), "prior", user.KNN]

@@ -99,6 +99,7 @@ def test_excess_is_the_paired_difference_of_scores(reference):
     assert found.classifier_p < 1e-2  # of 30 predictions
 
 
+@pytest.mark.slow
 def test_the_exact_posterior_has_no_excess():
     """Independent draws by rejection from the prior: excesses of 0, to their errors.
 
@@ -177,6 +178,7 @@ def test_a_point_has_no_two_sample_tests(reference):
     assert "total_variation" in str(found)
 
 
+@pytest.mark.slow
 def test_functions_of_unequal_weights_are_all_counted(reference):
     """Every function twice, of weights 2/3 and 1/3, is the same posterior as once."""
     flat = reference.values[..., 0].reshape(-1, 128)[:100]

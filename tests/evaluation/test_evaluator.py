@@ -162,6 +162,7 @@ def test_a_finite_posterior_has_no_label_noise_and_no_bias():
     assert pt.evaluate(posterior, PROBLEM, key=KEY).kl_joint_bias == 0.0
 
 
+@pytest.mark.slow
 def test_sampled_labels_where_enumeration_is_too_large():
     problem = pt.problem(num_train=10, num_classes=6, temperature=0.5)
     scores = pt.evaluate(prior_draws(5, problem=problem), problem, key=KEY, num_batches=50)

@@ -42,6 +42,7 @@ def test_schema_scores_and_metrics_follow():
         _ = scores.kl_jiont
 
 
+@pytest.mark.slow
 def test_a_file_without_a_column_is_usable(tmp_path):
     """Results from before there was MCE, in one directory with those of today."""
     out = tmp_path / "out"

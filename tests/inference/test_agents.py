@@ -18,7 +18,9 @@ from pp_testbed.inference.ntk import tangent_logits
 from pp_testbed.inference.registry import method
 from pp_testbed.inference.swag import draw_normal, moments
 from pp_testbed.models.base import observe
+from pp_testbed.models.likelihoods import StudentT
 from pp_testbed.models.networks import MLP, BayesianNetwork
+from pp_testbed.models.regression import RegressionMLP
 
 KEY = jax.random.key(3)
 MEMBER = jax.random.split(KEY, 1)[0]  # the key of the first member of an ensemble that is given KEY
@@ -100,6 +102,15 @@ def test_bbb_without_data_is_its_prior():
         np.testing.assert_allclose(flat.std(0), 0.5, rtol=0.1)
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "mixture"])
+def test_bbb_has_the_prior_of_noise_that_all_have(kind):
+    network = BayesianNetwork(MLP(2, (5,), 1), 1.0, likelihood=StudentT())
+    prior = WeightPrior(network, 0.7, 0.3, 0.5, 1.0, kind)
+    for name, (mean, sd) in StudentT().noise.items():
+        found = float(prior.distribution(name, ()).log_prob(jnp.array(0.3)))
+        assert found == pytest.approx(norm.logpdf(0.3, mean, sd), rel=1e-5)
+
+
 def test_bbb_mixture_prior_is_a_mixture():
     options = {"prior": "mixture", "sigma": 2.0, "sigma_2": 0.5, "mixture_weight": 0.3}
     made = method("bbb", preset="paper", **options)
@@ -113,7 +124,7 @@ def test_bbb_mixture_prior_is_a_mixture():
     )
     values = np.array([-3.0, 0.1, 0.7])
     expected = np.log(0.3 * norm.pdf(values, scale=2.0) + 0.7 * norm.pdf(values, scale=0.5)).sum()
-    found = prior.distribution((3,)).log_prob(jnp.asarray(values, jnp.float32))
+    found = prior.distribution("w0", (3,)).log_prob(jnp.asarray(values, jnp.float32))
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
@@ -177,6 +188,7 @@ def test_exponential_bootstrap_weights_are_finite_far_out():
     np.testing.assert_allclose(found, -norm.logsf(far), rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_bootstrap_reaches_the_likelihood():
     none, some = (
         method("hypermodel", bootstrap=kind, num_steps=30, preset="paper").fit(KEY, TASK).losses
@@ -255,7 +267,8 @@ def test_mile_without_steps_is_the_ensemble():
 def test_mile_is_a_sample_of_its_posterior():
     options = {"size": 2, "num_steps": 20, "warmup": 20, "thinning": 1, "num_draws": 5, "preset": "paper"}
     posterior = method("mile", **options).fit(KEY, TASK)
-    assert posterior.num_groups == 10
+    assert (posterior.num_groups, posterior.num_chains) == (10, 2)
+    assert posterior.to_arviz().posterior.sizes["chain"] == 2
     assert len(np.unique(np.asarray(posterior.values(X[:1])[:, 0, 0]))) == 10
     with pytest.raises(pt.UsageError, match="need thinning=0"):
         method("mile", warmup=0)
@@ -303,7 +316,17 @@ def test_knn_is_the_share_among_the_nearest():
 def test_predictors_know_classes_that_they_have_not_seen(name):
     task = pt.task(pt.GenerativeMLP(num_classes=3), [[0.0, 0.0], [1.0, 1.0]], [1, 1])
     logits = np.asarray(method(name).fit(KEY, task).logits(KEY, X))
-    np.testing.assert_allclose(np.exp(logits[0]), np.tile([0.01, 0.99, 0.01], (20, 1)), rtol=1e-5)
+    np.testing.assert_allclose(np.exp(logits[0]), np.tile([0.005, 0.99, 0.005], (20, 1)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("trees", [5, 10])
+def test_a_forest_knows_how_far_it_is_off_where_all_trees_have_seen_a_row(trees):
+    """Without noise its errors are small, and so is the spread that it states, at any number of trees."""
+    x = np.random.default_rng(0).uniform(-1.0, 1.0, size=(400, 2)).astype(np.float32)
+    task = pt.task(RegressionMLP(2), x[:300], 2.0 * x[:300, 0])
+    outputs = np.asarray(method("random-forest", trees=trees).fit(KEY, task).logits(KEY, x[300:]))[0]
+    error = np.sqrt(np.mean((outputs[:, 0] - 2.0 * x[300:, 0]) ** 2))
+    assert 0.5 < np.exp(outputs[0, 1]) / error < 3.0  # trees that have not seen a row are fewer, and worse
 
 
 def test_options_of_agents_are_checked():

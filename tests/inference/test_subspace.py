@@ -25,8 +25,9 @@ from pp_testbed.inference.subspace import Subspace, last_layer, principal_direct
 from pp_testbed.inference.svgd import SVGD
 from pp_testbed.inference.svi import FullRank, Training, fit
 from pp_testbed.models.base import pytree_dataclass
-from pp_testbed.models.likelihoods import multinomial_root
+from pp_testbed.models.likelihoods import Normal, multinomial_root
 from pp_testbed.models.networks import MLP, BayesianNetwork
+from pp_testbed.models.regression import RegressionMLP
 from tests.inference.test_mcmc import Linear, assert_moments, by_chain, exact_linear, linear_task
 
 KEY = jax.random.key(3)
@@ -100,6 +101,38 @@ def test_evidence_is_that_of_the_normal_and_has_its_maximum_where_it_should():
     assert float(found) == pytest.approx(best, rel=0.03)  # a grid of 801 points over eight decades
 
 
+@pytest.mark.parametrize("shape", [(30, 50), (80, 50)])
+def test_curvatures_far_below_the_largest_are_known(shape):
+    """From 1e8 to 1 in units of the prior's precision: those that a product in float32 would lose."""
+    rng, rank = np.random.default_rng(0), min(shape)
+    left, right = (np.linalg.qr(rng.normal(size=(size, size)))[0][:, :rank] for size in shape)
+    expected = np.logspace(8, 0, rank)
+    values, directions = eigen(jnp.asarray((left * np.sqrt(expected)) @ right.T, jnp.float32))
+    order = np.argsort(-np.asarray(values))
+    # The root of the least is 1e-4 of that of the largest, which float32 holds to about 1e-3 of itself.
+    np.testing.assert_allclose(np.asarray(values)[order], expected, rtol=0.02)
+    variance = 1.0 - ((np.asarray(directions) ** 2) * (1.0 - 1.0 / (1.0 + np.asarray(values)))).sum(axis=1)
+    exact = 1.0 - (right**2 * (1.0 - 1.0 / (1.0 + expected))).sum(axis=1)
+    np.testing.assert_allclose(variance, exact, rtol=0.02, atol=1e-4)
+
+
+def test_laplace_is_nowhere_less_certain_of_a_function_than_its_noise_where_it_has_data():
+    """The variance of a linearised function at a row, J (δ + JᵀJ / s²)⁻¹ Jᵀ, is at most s²."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2)).astype(np.float32)
+    y = np.sin(2.0 * x @ [0.6, 0.8]) + 0.01 * rng.normal(size=300)
+    model = BayesianNetwork(MLP(2, (50,), 1), 1.0, likelihood=Normal(scale=0.01))
+    task = pt.task(RegressionMLP(2), x, y)
+    target = Target(model, task)
+    point = ravel_pytree(model.start(KEY))[0]
+    draws = jax.vmap(normal_at(target, point).draw)(jax.random.split(KEY, 2000))
+    change = jax.vmap(
+        lambda p: jax.jvp(lambda q: model.network(target.latents(q), x)[:, 0], (point,), (p - point,))[1]
+    )
+    spread = np.asarray(change(draws)).std(axis=0)
+    assert spread.max() < 0.01 * (1.0 + 4.5 / np.sqrt(2 * 2000))
+
+
 def agent_task():
     return pt.problem("2d/T30-rho0.5-s1000").task
 
@@ -120,6 +153,7 @@ def test_laplace_of_a_linear_network_by_the_hessian():
     np.testing.assert_allclose(linearised, plain, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_laplace_on_the_last_layer_of_a_linear_network_is_laplace():
     task, options = agent_task(), {"hidden": (), "num_steps": 2000, "preset": "paper"}
     x = task.model.inputs(KEY, 3)

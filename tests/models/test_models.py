@@ -130,6 +130,7 @@ def test_inputs_far_from_unit_scale_are_warned_of():
         pt.task(pt.GenerativeMLP(), x, np.zeros(50, int))
 
 
+@pytest.mark.slow
 def test_a_bag_of_coins_has_the_scores_of_its_closed_forms():
     """Without data, over 40 bags of two coins: the mean score of the prior is that of *posterior*."""
     problems = [pt.problem(model="coins", input_dim=2, num_train=1, seed=seed) for seed in range(40)]

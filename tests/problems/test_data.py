@@ -101,6 +101,7 @@ def test_a_table_is_judged(tmp_path, target):
     assert "KL divergence" not in page
 
 
+@pytest.mark.slow
 def test_workers_find_the_same_data(tmp_path):
     problems = [pt.problem("iris/T10-s0"), pt.problem(data=of_frame(frame(), "ill"), num_train=10)]
     here, there = (
@@ -257,6 +258,7 @@ def test_weights_decay_by_the_dimension_in_the_testbed_alone():
     assert jax.tree.structure(blank) == jax.tree.structure(of_iris.draw()[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "option"), [("mlp", "adaptive_l2"), ("dropout", "adaptive_l2"), ("bbb", "adaptive_kl")]
 )

@@ -285,6 +285,7 @@ def test_outputs_are_those_of_the_labels_and_not_of_another_site():
     np.testing.assert_allclose(environment.logits(x), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_edited_after_the_problem_was_made_is_not_run_under_its_name(tmp_path):
     path = tmp_path / "edited.py"
     text = Path(FILE).read_text()

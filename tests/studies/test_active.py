@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 
 import pp_testbed as pt
 from pp_testbed.evaluation.acquisition import PRIORITIES, Candidates, reorder
+from pp_testbed.problems.suites import Suite
 from pp_testbed.studies.active import active
 
 KEY = jax.random.key(0)
@@ -159,6 +160,14 @@ def test_what_was_scored_before_a_failure_is_kept(tmp_path):
     path = next(path for path in tmp_path.iterdir() if "mlp" in path.name)
     pd.read_parquet(path).assign(status="error").iloc[1:].to_parquet(path.with_stem("other"), index=False)
     assert active(["mlp"], POOL, **options | {"priorities": ["bald"]}).equals(good)
+
+
+def test_pools_of_several_models_are_learnt_from_apart(tmp_path):
+    pools = Suite(
+        "both", tuple(pt.problem(num_train=10, input_dim=dim, seed=seed) for dim in (2, 3) for seed in (0, 1))
+    )
+    frame = active(["mlp"], pools, priorities=["uniform"], budgets=[5], out=tmp_path, **QUICK)
+    assert list(frame.status) == ["ok"] * 4, frame.error.tolist()
 
 
 def test_mistakes_are_named(tmp_path):

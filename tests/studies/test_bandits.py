@@ -195,6 +195,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ACTING, *REFRESHED, "mine"])
 def test_agents_act_and_learn(name):
     """What an agent knows is not what it knew: its mean function has changed where it has seen data."""
@@ -337,6 +338,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_stopped_run_goes_on_bit_for_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr(bandits, "CHUNK", 5)
@@ -379,6 +381,13 @@ def test_a_damaged_checkpoint_is_not_trusted(tmp_path):
         assert checkpoint.read(start) is start
 
 
+def test_a_checkpoint_that_cannot_be_written_fails_nothing(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    start = bandits.Played({}, np.zeros((10, 0)), 0.0)
+    bandits.Checkpoint(tmp_path / "file" / "10-a.npz").write(start)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_without_a_folder_for_checkpoints_a_run_begins_anew():
     messages = [cell.message for cell in bandits.acting(["mlp"], [Bandit(model(), 0)], 10, "thompson").cells]
     checkpoint = bandits.Checkpoint.of(None, messages, 10)
@@ -411,6 +420,7 @@ def test_horizons_do_not_share_checkpoints(tmp_path):
     assert len({bandits.Checkpoint.of(tmp_path, messages, steps).path for steps in (10, 20)}) == 2
 
 
+@pytest.mark.slow
 def test_a_longer_run_begins_with_the_shorter_one(tmp_path):
     short = bandit(["mlp"], steps=300, seeds=[0, 2], out=tmp_path / "short", progress=False)
     long = bandit(["mlp"], steps=700, seeds=[0, 2], out=tmp_path / "long", progress=False)

@@ -44,6 +44,7 @@ def test_a_failed_gate_is_said_and_nothing_is_compared_to_it(store):
         pt.compare(posterior, made)
 
 
+@pytest.mark.slow
 def test_verification_repeats_the_chain_and_finds_what_was_altered(store):
     made = reference(PROBLEM, store=store, method=SHORT)
     good = verify(made, 5)

@@ -202,6 +202,7 @@ def test_failed_cells_run_again(tmp_path):
     assert len(after) == 2
 
 
+@pytest.mark.slow
 def test_one_and_two_workers_and_this_process_agree(tmp_path):
     suite = pt.suite("2d-lite").limit(4)
     methods = [SMALL, "prior", f"{FILE}:KNN"]

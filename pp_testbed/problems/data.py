@@ -295,7 +295,8 @@ def _own_inputs(model: Any, data: DataSet) -> dict[str, Any]:
 
 
 _NAME = re.compile(
-    r"(?P<data>\w+)(?:\+(?P<model>[\w-]+)(?:\+(?P<setting>[\w.-]+))?)?/T(?P<num_train>\d+|all)(?:-(?P<split>gal|(?:gal-)?validation))?-s(?P<seed>\d+)"
+    r"(?P<data>\w+)(?:\+(?P<model>[\w-]+)(?:\+(?P<setting>[\w.-]+))?)?"
+    r"/T(?P<num_train>\d+|all)(?:-(?P<split>gal|(?:gal-)?validation))?-s(?P<seed>\d+)"
 )
 
 

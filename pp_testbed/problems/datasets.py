@@ -23,6 +23,8 @@ from pp_testbed.problems.downloads import SOURCES
 from pp_testbed.problems.shifts import shot_noise
 
 PLACE = "PP_TESTBED_DATA"
+MOST_CATEGORIES = 100
+MOST_CLASSES = 20  # different whole numbers that are taken as classes, where types do not say
 Arrays = dict[str, np.ndarray]
 
 
@@ -310,13 +312,12 @@ def _as_labels(y: Any) -> np.ndarray:
 
 def notes_on_kind(data: DataSet) -> list[str]:
     """What labels were taken for by their type alone, where that may not be what was meant."""
-    few, many = 20, 100
     different = len(np.unique(data.y))
-    if not data.num_classes and different <= few and (data.y == np.round(data.y)).all():
+    if not data.num_classes and different <= MOST_CLASSES and (data.y == np.round(data.y)).all():
         return [
             f"labels are {different} whole numbers of type float, taken as numbers: for classes give integers"
         ]
-    if data.num_classes > many:
+    if data.num_classes > MOST_CATEGORIES:
         return [f"labels are integers, taken as {data.num_classes} classes: for numbers give type float"]
     return []
 

@@ -68,7 +68,7 @@ def problem(
 
 def _refuse(why: str, **given: Any) -> None:
     """Raise a UsageError if any of these arguments is given."""
-    if said := [name for name, value in given.items() if value is not None and value != ""]:
+    if said := [name for name, value in given.items() if not isinstance(value, str | None) or value]:
         raise UsageError(f"{why}; expected no {', '.join(said)} besides")
 
 

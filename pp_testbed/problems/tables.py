@@ -14,10 +14,8 @@ import numpy as np
 import pandas as pd
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.problems.datasets import DataSet, own_set
+from pp_testbed.problems.datasets import MOST_CATEGORIES, MOST_CLASSES, DataSet, own_set
 
-MOST_CATEGORIES = 100
-MOST_CLASSES = 20  # different whole numbers of a target that are taken as classes
 KINDS = ("auto", "classes", "numbers")
 
 

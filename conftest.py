@@ -1,8 +1,10 @@
 """What the examples in docstrings may use, as `docs/api.md` says; made once, and only where it is used.
 
-Also: compiled programs are let go of before there are too many for one process.
+Also: compiled programs are let go of before there are too many for one process, and those of the plain run
+are compiled in less time.
 """
 
+import os
 import re
 
 import pytest
@@ -11,6 +13,14 @@ import pp_testbed as pt
 from pp_testbed.engine.programs import Programs
 
 NAMES = ("problem", "posterior", "reference", "frame")
+
+
+def pytest_configure(config):
+    """Most of the plain run is compilation: its machine code is not optimised. Slow tests run as users do."""
+    if config.option.markexpr == "not slow":
+        os.environ["XLA_FLAGS"] = (
+            f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+        )
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ def test_energy_test_is_uniform_under_the_null_and_sees_a_wider_cloud():
     assert energy_p_value(2 * RNG.normal(size=(60, 4)), RNG.normal(size=(60, 4)), RNG) == 0.001
 
 
+@pytest.mark.slow
 def test_classifier_sees_a_wider_cloud_and_nothing_in_equal_ones():
     narrow = RNG.normal(size=(200, 8))
     accuracy, p_value = classifier_test(2 * RNG.normal(size=(200, 8)), narrow, RNG)

@@ -182,6 +182,7 @@ def test_sampled_and_exact_labels_agree():
         assert abs(getattr(sampled, name) - getattr(exact, name)) < 4 * error
 
 
+@pytest.mark.slow
 def test_standard_errors_are_those_of_repetition():
     """Over 200 sets of test inputs: the spread of each score is its mean standard error within 25 %.
 

@@ -45,6 +45,7 @@ def test_reliability_is_that_of_scikit_learn():
     np.testing.assert_allclose(sums[1] / sums[0], mean, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_results_of_data_have_curves_that_agree_with_their_scores(tmp_path):
     problems = [pt.problem(f"{name}/T50-s0") for name in ("iris", "diabetes")]
     pt.run(problems, ["mlp"], tmp_path / "r", progress=False)

@@ -264,6 +264,7 @@ def test_mile_without_steps_is_the_ensemble():
     np.testing.assert_allclose(chains, np.repeat(members, 4, axis=0), atol=1e-5)  # rounding: two programs
 
 
+@pytest.mark.slow
 def test_mile_is_a_sample_of_its_posterior():
     options = {"size": 2, "num_steps": 20, "warmup": 20, "thinning": 1, "num_draws": 5, "preset": "paper"}
     posterior = method("mile", **options).fit(KEY, TASK)

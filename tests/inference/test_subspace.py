@@ -268,6 +268,7 @@ class LinearWithInputs(Linear):
         return jax.random.normal(key, (num, 3))
 
 
+@pytest.mark.slow
 def test_functional_vi_of_a_linear_model_is_mean_field_vi():
     """Functions at three inputs are the weights in other coordinates: the KL is the same."""
     made = FunctionalVI(points=6, num_draws=50, num_steps=1500, learning_rate=1e-2)
@@ -285,6 +286,7 @@ def test_pathfinder_of_a_gaussian_linear_model():
     assert_normal(draws, MEAN, COVARIANCE, slack=0.05)
 
 
+@pytest.mark.slow
 def test_svgd_of_a_gaussian_linear_model():
     made = SVGD(model=TASK.model, particles=100, num_steps=3000, learning_rate=1e-2)
     theta = np.asarray(made.fit(KEY, TASK).draws["theta"])

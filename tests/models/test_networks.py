@@ -138,6 +138,7 @@ def features(x):
     return jnp.tanh(x.reshape(len(x), -1) @ numpyro.param("body", lambda key: jax.random.normal(key, (6, 4))))
 
 
+@pytest.mark.slow
 def test_a_program_is_a_network_with_inputs_of_any_shape():
     network = ModuleNetwork(program, 6, features, shape=(2, 3))
     assert network.shapes == {"body": (6, 4), "head": (4, 2)}

@@ -24,6 +24,7 @@ def store(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 def test_what_is_built_is_what_the_method_gives(store):
     made = reference(PROBLEM, store=store, method=SHORT)
     assert made.problem == PROBLEM
@@ -190,6 +191,7 @@ def test_shipped_references_are_those_of_the_default_settings():
     assert sum(path.stat().st_size for path in SHIPPED.iterdir()) < 20 * 2**20
 
 
+@pytest.mark.slow
 def test_a_shipped_reference_is_verified():
     shipped = pt.reference("2d/T10-rho0.1-s0", store="/nonexistent")
     assert shipped.converged

@@ -93,6 +93,7 @@ METHODS = {
 
 
 SHIPPED = ("tuned", "highdim", "tables")  # files of presets, in the package's data
+PRESETS = ("paper", *SHIPPED)  # by name; others are files of users
 
 
 def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, **options: Any) -> Method:
@@ -148,7 +149,7 @@ def read_presets(preset: str | Path) -> dict[str, dict[str, Any]]:
     if preset in SHIPPED:
         source = files("pp_testbed").joinpath("data", f"{preset}.json")
     elif source.suffix != ".json":
-        raise unknown("preset", str(preset), ("paper", *SHIPPED))
+        raise unknown("preset", str(preset), PRESETS)
     try:
         found = json.loads(source.read_text() if source.is_file() else "")
     except (OSError, ValueError, RecursionError) as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.inference.options import method_name, with_options
-from pp_testbed.inference.registry import METHODS, SHIPPED, method, options_for, read_presets
+from pp_testbed.inference.registry import METHODS, PRESETS, method, options_for, read_presets
 from pp_testbed.models.base import as_pytree
 from pp_testbed.models.user_files import FileObject
 
@@ -38,7 +38,7 @@ class MethodSpec:
     def preset_by_facts(self) -> str:
         """The name of the preset, if its options depend on the problem; else nothing."""
         is_registered = self.text in METHODS
-        if not is_registered and self.preset in ("paper", *SHIPPED):  # which know nothing of those of files
+        if not is_registered and self.preset in PRESETS:  # which know nothing of those of files
             return ""
         name = self.text if is_registered else method_name(self._load())
         return Path(self.preset).stem if "where" in read_presets(self.preset).get(name, {}) else ""
@@ -56,7 +56,7 @@ class MethodSpec:
         if self.text in METHODS:
             return method(self.text, preset=self.preset, facts=facts, **options)
         made = self._load()
-        if self.preset not in ("paper", *SHIPPED):
+        if self.preset not in PRESETS:
             entry = read_presets(self.preset).get(method_name(made))
             made = with_options(made, options_for([entry], facts or {}))
         return with_options(made, options)

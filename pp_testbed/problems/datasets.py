@@ -196,8 +196,8 @@ def data_set(name: str) -> DataSet:
         has = f"{made.num_columns} columns and {made.num_classes} classes"
         raise UsageError(f"{name}.npz has {has}; expected {entry.columns} and {entry.num_classes}")
     is_known = bool(entry.bundled or entry.made_of[0]) or made.name == f"{name}@{DIGESTS.get(name)}"
-    if not is_known and made.x_test is not None:
-        _check_apart(made.x, made.x_test)
+    if not is_known:
+        _check_apart(made)
     return replace(made, name=name if is_known else made.name, is_named=is_known)
 
 
@@ -262,8 +262,7 @@ def own_set(
 ) -> DataSet:
     """Data of one's own, checked: classes if y is of integers or words, numbers if it is of type float."""
     made = set_of(x, y, x_test, y_test, name=name, **details)
-    if made.x_test is not None:
-        _check_apart(made.x, made.x_test)
+    _check_apart(made)
     note = "most rows have an equal: these are taken as different cases, and may be learnt from and scored"
     return made if made.kinds[1] else replace(made, notes=(*made.notes, note))
 
@@ -318,7 +317,7 @@ def notes_on_kind(data: DataSet) -> list[str]:
             f"labels are {different} whole numbers of type float, taken as numbers: for classes give integers"
         ]
     if data.num_classes > MOST_CATEGORIES:
-        return [f"labels are integers, taken as {data.num_classes} classes: for numbers give type float"]
+        return [f"labels are taken as {data.num_classes} classes: for numbers give type float"]
     return []
 
 
@@ -338,18 +337,20 @@ def kinds_of_rows(x: np.ndarray) -> tuple[np.ndarray, bool]:
     return kinds, len(np.unique(kinds)) >= len(x) / 2
 
 
-def _check_apart(x: np.ndarray, x_test: np.ndarray) -> None:
-    """Raise a UsageError where more rows of the test part are among the data than chance makes equal.
+def _check_apart(data: DataSet) -> None:
+    """Raise a UsageError where more rows of a test part are among the data than chance makes equal.
 
     How many that is, is seen in the data: as many as have an equal there, and three standard deviations.
     """
-    if x.shape[1] != x_test.shape[1]:
-        raise UsageError(f"the test part has {x_test.shape[1]} columns; the data have {x.shape[1]}")
-    kinds, _ = kinds_of_rows(np.concatenate([x, x_test]))
-    known, numbers = np.unique(kinds[: len(x)], return_counts=True)
-    places = np.flatnonzero(np.isin(kinds[len(x) :], known))
-    chance = numbers[numbers > 1].sum() / len(x) * len(x_test)
-    if len(known) >= len(x) / 2 and len(places) > chance + 3.0 * np.sqrt(chance):
+    if data.x_test is None:
+        return
+    if data.x.shape[1] != data.x_test.shape[1]:
+        raise UsageError(f"the test part has {data.x_test.shape[1]} columns; the data have {data.x.shape[1]}")
+    kinds, are_cases = data.kinds
+    known, numbers = np.unique(kinds, return_counts=True)
+    places = np.flatnonzero(np.isin(kinds_of_rows(data.x_test)[0], known))
+    chance = numbers[numbers > 1].sum() / len(data.x) * len(data.x_test)
+    if are_cases and len(places) > chance + 3.0 * np.sqrt(chance):
         raise UsageError(
             f"{len(places)} rows of the test part are among the data, first row {places[0]}: what was learnt "
             "from is no test; expected other rows"

@@ -39,7 +39,7 @@ from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.base import BaseProblem, key_of
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
-from pp_testbed.studies.scoring import FACTS, ORDER, SCORES, facts_of, fit_together
+from pp_testbed.studies.scoring import FACTS, ORDER, SCORES, facts_of, fit_together, program_of
 
 REVISION = 1  # of how a run chooses
 BUDGETS = (10, 20, 40, 80, 160)
@@ -113,15 +113,15 @@ def choosing(
 ) -> Study:
     """The study of some methods on some pools with some priorities."""
     cells = []
-    for (place, item), pool in product(enumerate(methods), pools):
+    for item, pool in product(methods, pools):
         made = resolve(item, facts_of(pool))
-        program = place, jax.tree.structure((made, pool.model)), pool.is_of_data
+        message, program, size = sent(item, made), program_of(made, pool), problems_at_once(made)
         asked = {"revision": REVISION, "method": made, "budgets": budgets, "evaluation": config}
         for priority in priorities:
             text = config_text(priority=priority, **asked)
             head = head_of(pool, method_name(made), text, suite="active", priority=priority)
-            learning, goal = Learning(sent(item, made), pool, priority), {LABELLED.name: budgets[-1]}
-            cells.append(Cell(head, learning, program, problems_at_once(made), goal))
+            goal = {LABELLED.name: budgets[-1]}
+            cells.append(Cell(head, Learning(message, pool, priority), program, size, goal))
     return Study(LEARNING, cells, partial(learn, budgets, config), "runs")
 
 

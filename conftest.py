@@ -12,6 +12,7 @@ import pytest
 import pp_testbed as pt
 from pp_testbed.engine.programs import Programs
 
+LONG = ("test_revisions.py", "test_docs.py")
 NAMES = ("problem", "posterior", "reference", "frame")
 
 
@@ -21,6 +22,14 @@ def pytest_configure(config):
         os.environ["XLA_FLAGS"] = (
             f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
         )
+
+
+def pytest_collection_modifyitems(items):
+    """Notebooks are slow. What takes minutes begins first, so that no process is alone with it at the end."""
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker("slow")
+    items.sort(key=lambda item: item.path.name not in LONG and item.path.suffix != ".ipynb")
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,7 @@ METHODS = {
 }
 
 
-SHIPPED = ("tuned", "highdim", "tables")  # files of presets, in the package's data
+SHIPPED = ("tuned", "highdim", "tables", "images", "numbers")  # files of presets, in the package's data
 PRESETS = ("paper", *SHIPPED)  # by name; others are files of users
 
 
@@ -101,9 +101,9 @@ def method(name: str, /, *, preset: str = "tuned", facts: Facts | None = None, *
 
     Args:
         preset: "tuned", the best on the problems of `pp-testbed tune`, where the method was tuned; "paper",
-            the published defaults (of methods that are not in the paper, their classes'); "highdim" or
-            "tables", the best of an agent for each d and T, or set and T, of that suite; or a JSON file that
-            `pp-testbed tune --save` wrote. All but the first two are over the tuned ones.
+            the published defaults (of methods that are not in the paper, their classes'); "highdim",
+            "tables", "images" or "numbers", the best of an agent for each d and T, or set and T, of that
+            suite; or a JSON file of `pp-testbed tune --save`. All but the first two are over the tuned ones.
         facts: of the problem that it is for, where a preset has other options for each kind of problem.
 
     Examples:

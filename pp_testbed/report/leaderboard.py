@@ -250,8 +250,8 @@ def calibration_errors(frame: pd.DataFrame, calibrations: Sequence[tuple[str, An
 def method_labels(frame: pd.DataFrame) -> pd.Series:
     """Names of methods, made distinct by the settings in which configurations of one name differ.
 
-    Configurations of a preset that has options for each kind of problem are one method, if there is one for
-    each problem.
+    Configurations of presets that have options for each kind of problem are one method, if there is one for
+    each problem; of several presets, if they have no problem in common.
     """
     labels: dict[tuple[str, str], str] = {}
     for method, group in frame.groupby("method"):
@@ -267,11 +267,11 @@ def method_labels(frame: pd.DataFrame) -> pd.Series:
         single = [config for identity, config in configs.items() if identity not in presets]
         keys = sorted({key for config in single for key in config})
         differing = [k for k in keys if len({str(c.get(k)) for c in single}) > 1]
-        has_others = len(set(presets.values())) + bool(single) > 1
+        shared = pairs.problem[pairs.config_hash.isin(presets)].duplicated().any()
         for identity, config in configs.items():
             words = ", ".join(f"{key.rpartition('.')[2]}={config.get(key)}" for key in differing)
             if identity in presets:
-                words = f"preset {presets[identity]}" if has_others else ""
+                words = f"preset {presets[identity]}" if shared or single else ""
             labels[(str(method), identity)] = f"{method} ({words})" if words else str(method)
     keys_of_rows = zip(frame.method, frame.config_hash, strict=True)
     return pd.Series([labels[key] for key in keys_of_rows], index=frame.index, dtype=object)

@@ -375,6 +375,15 @@ def test_each_group_of_problems_has_its_own_best(tmp_path):
     board = pt.leaderboard(frame.assign(method=method_labels(frame)))
     assert list(board.method) == ["mlp"]
     assert list(board.problems) == [2]
+    copy = tmp_path / "copy.json"
+    copy.write_text(path.read_text())
+    by_presets = [MethodSpec("mlp", spec.options, preset=str(one)) for one in (path, copy)]
+    few, many = (
+        pt.run(pt.suite("smoke").filter(num_train=size), [one], tmp_path / "r", progress=False)
+        for size, one in zip((3, 30), by_presets, strict=True)
+    )
+    assert set(method_labels(pd.concat([few, many], ignore_index=True))) == {"mlp"}
+    assert method_labels(pd.concat([frame, many], ignore_index=True)).nunique() == 2  # on the same problem
     other = MethodSpec("mlp", (("num_steps", "30"),), preset=str(path))
     both = pt.run(suite, [spec, other], tmp_path / "r", progress=False)
     assert method_labels(both).nunique() == 4  # which are not averaged

@@ -229,11 +229,15 @@ def run(suite: str, directory: Path) -> None:
     print(f"{suite}: {len(frame)} rows are kept")
 
 
+def core_hours(frame: pd.DataFrame) -> pd.DataFrame:
+    """What each agent cost, compilation left out: fitting and evaluation as columns, in hours."""
+    return frame.groupby("method")[["fit_seconds", "evaluate_seconds"]].sum() / 3600
+
+
 def cost(suite: str, _directory: Path) -> None:
-    """Core-hours of each agent, compilation left out."""
+    """Print what each agent cost, and of how many problems."""
     frame = pd.read_parquet(KEPT / f"{suite}.parquet")
-    hours = frame.groupby("method")[["fit_seconds", "evaluate_seconds"]].sum() / 3600
-    print(hours.assign(problems=frame.groupby("method").size()).round(3).to_string())
+    print(core_hours(frame).assign(problems=frame.groupby("method").size()).round(3).to_string())
 
 
 def main() -> None:

@@ -215,7 +215,7 @@ def transfer(
 
     Examples:
 
-      pp-testbed transfer kept/2d.parquet kept/tables.parquet --figure transfer.png
+      pp-testbed transfer kept/2d.parquet kept/tables.parquet kept/images.parquet --figure transfer.png
     """
     import pandas as pd
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
+from pp_testbed.inference.options import compiled
 from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs, sample_latents
 
@@ -21,6 +22,7 @@ class Uniform:
     problems_at_once: ClassVar[int] = 10
     weighs_rows: ClassVar[bool] = True
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Finite:
         if not task.likelihood.is_of_classes:
             raise UsageError("uniform is of classes; these labels are numbers")
@@ -40,6 +42,7 @@ class Prior:
     problems_at_once: ClassVar[int] = 1  # its draws are as many to evaluate as those of any other
     weighs_rows: ClassVar[bool] = True
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Sampled:
         sampler = Partial(sample_latents, task.model, task.x[:1], task.y[:1])
         return Sampled(Partial(read_outputs, task.model), sampler)

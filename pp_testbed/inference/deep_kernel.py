@@ -10,7 +10,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.tree_util import Partial
 
 from pp_testbed.inference.map_ensemble import Trained
-from pp_testbed.inference.options import POSITIVE, Sweep, check_within
+from pp_testbed.inference.options import POSITIVE, Sweep, check_within, compiled
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
 from pp_testbed.models.networks import BayesianNetwork
@@ -39,6 +39,7 @@ class DeepKernel(Trained):
         super().__post_init__()
         check_within(self, "noise", POSITIVE)
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Sampled:
         agent = self.agent(task)
         params, losses = self.train_one(key, agent, task)

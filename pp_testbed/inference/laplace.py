@@ -13,7 +13,7 @@ from numpyro import handlers
 
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import Target, normal_prior
-from pp_testbed.inference.options import Sweep, check_choice
+from pp_testbed.inference.options import Sweep, check_choice, compiled
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.subspace import Subspace, last_layer
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
@@ -63,6 +63,7 @@ class Laplace(Trained):
         """One problem at a time: a decomposition of a large matrix is no work for vmap."""
         return 1
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Sampled:
         agent = self.agent(task)
         params, losses = self.train_one(key, agent, task)

@@ -22,7 +22,15 @@ from numpyro.infer import Trace_ELBO
 
 from pp_testbed.engine.identity import SINCE
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_choice, check_positive, check_within
+from pp_testbed.inference.options import (
+    POSITIVE,
+    Sweep,
+    at_once,
+    check_choice,
+    check_positive,
+    check_within,
+    compiled,
+)
 from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.svi import Learner, Trainable, Training, fit
 from pp_testbed.models.base import (
@@ -235,6 +243,7 @@ class Ensemble(Trained, Trainable):
         """Of all members, parts and parameters with a leading axis [size]."""
         return Finite.equal(Partial(BayesianNetwork.network, self.agent(task)), points(params))
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Finite:
         parts, fitted = map_members(lambda key: self.train(key, task), key, self.size)
         return replace(self.posterior(parts, fitted.params, task), losses=fitted.losses)

@@ -20,7 +20,7 @@ from numpyro import handlers
 from numpyro.infer.util import constrain_fn, potential_energy, unconstrain_fn
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.options import check_positive
+from pp_testbed.inference.options import check_positive, compiled
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.models.base import (
     Array,
@@ -205,6 +205,7 @@ class Sampler:
         names = [name for name in stats if name != "energy" or self.thinning == 1]
         return {name: whole.get(name, lambda leaf: leaf[-1])(stats[name]) for name in names}
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Chains:
         return self.sample(key, self.target(task))
 

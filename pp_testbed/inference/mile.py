@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import MCLMC, Chains, Target
-from pp_testbed.inference.options import Sweep, at_once, check_positive
+from pp_testbed.inference.options import Sweep, at_once, check_positive, compiled
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.models.base import Array, Task, pytree_dataclass
 from pp_testbed.models.networks import BayesianNetwork
@@ -55,6 +55,7 @@ class MILE(Trained):
     def problems_at_once(self) -> int:
         return at_once(min(self.size, MEMBERS_AT_ONCE))
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Finite:
         agent = self.agent(task)
         target = Target(agent, task)

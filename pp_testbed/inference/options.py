@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from numbers import Integral
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import jax
 import numpy as np
@@ -38,6 +39,17 @@ class Method(Protocol):
     """
 
     def fit(self, key: Array, task: Task) -> Posterior: ...
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(fit: F) -> F:
+    """A `fit` that is compiled once for problems of one shape, where a user calls it on one after another.
+
+    In a larger program it is as if it were not there.
+    """
+    return cast(F, jax.jit(fit, inline=True))
 
 
 NETWORKS_AT_ONCE = 10  # trained together by one program: what stays in a core's cache

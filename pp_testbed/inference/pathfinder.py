@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pp_testbed.inference.mcmc import Target
-from pp_testbed.inference.options import Sweep, check_positive
+from pp_testbed.inference.options import Sweep, check_positive, compiled
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass, read_outputs
 
@@ -53,6 +53,7 @@ class Pathfinder:
         """Not for certain where a user's model sees the rows."""
         return self.model is None
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Sampled:
         target = Target(task.model if self.model is None else Partial(self.model), task)
 

@@ -29,6 +29,7 @@ from pp_testbed.inference.options import (
     check_choice,
     check_positive,
     check_within,
+    compiled,
 )
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.inference.svi import minibatch
@@ -212,6 +213,7 @@ class StochasticGradientSampler:
         draws = jax.vmap(target.latents)(states.position)
         return Finite.equal(Partial(read_outputs, target.model), draws)
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Chains:
         target, start = self.target(task)
         kernel = self.kernel(jax.grad(target.log_density), task.num_train)

@@ -73,7 +73,7 @@ def resolve(item: Any, facts: dict[str, Any] | None = None) -> Any:
     """A method from its name, from its specification (for a problem of such facts), or itself."""
     if isinstance(item, str):
         item = MethodSpec(item)
-    made = item.resolve(facts) if isinstance(item, MethodSpec) else as_pytree(item)
+    made = as_pytree(item.resolve(facts) if isinstance(item, MethodSpec) else item)
     if isinstance(made, type) and callable(getattr(made, "fit", None)):
         raise UsageError(f"{made.__name__} is a class: make an instance of it, METHOD = {made.__name__}()")
     if not callable(getattr(made, "fit", None)):

@@ -24,7 +24,7 @@ from numpyro.infer.autoguide import AutoIAFNormal
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import EllipticalSlice, Target, normal_prior
-from pp_testbed.inference.options import Sweep, at_once, check_choice, check_positive
+from pp_testbed.inference.options import Sweep, at_once, check_choice, check_positive, compiled
 from pp_testbed.inference.posterior import Finite, Sampled
 from pp_testbed.inference.svi import GuideSampler, Training, fit, with_keywords
 from pp_testbed.inference.swag import SGD, path_of_sgd
@@ -160,6 +160,7 @@ class Flow(InSubspace):
         """The flow, as a class of NumPyro's guides."""
         return with_keywords(AutoIAFNormal, num_flows=self.num_flows)
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Sampled:
         key_find, key_flow = jax.random.split(key)
         subspace = self.find(key_find, task)
@@ -193,6 +194,7 @@ class SubspaceSlice(InSubspace):
         {"dimensions": (2, 5, 20), "likelihood_power": (0.1, 0.3, 1.0)},
     )
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Finite:
         key_find, key_chain = jax.random.split(key)
         target = Target(self.find(key_find, task), task, self.likelihood_power)

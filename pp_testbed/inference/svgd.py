@@ -13,7 +13,7 @@ from jax.tree_util import Partial
 
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.mcmc import Target
-from pp_testbed.inference.options import Sweep, at_once, check_positive
+from pp_testbed.inference.options import Sweep, at_once, check_positive, compiled
 from pp_testbed.inference.posterior import Finite
 from pp_testbed.models.base import Array, Task, pytree_dataclass, read_outputs
 
@@ -51,6 +51,7 @@ class SVGD:
         """Not for certain where a user's model sees the rows."""
         return self.model is None
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Finite:
         target = Target(task.model if self.model is None else Partial(self.model), task)
         optimizer = optax.adam(self.learning_rate)

@@ -32,7 +32,7 @@ from numpyro.infer.autoguide import (
 from numpyro.primitives import Messenger
 
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_positive, check_within
+from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_positive, check_within, compiled
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.models.base import (
     Array,
@@ -237,6 +237,7 @@ class Trainable:
         parts = self.parts(key_start, key_frozen, task)
         return parts, fit(key_train, self.training(parts, task), task, self.num_steps)
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Any:
         """The posterior after training."""
         parts, fitted = self.train(key, task)
@@ -421,6 +422,7 @@ class SVI(Trainable):
         sampler = Partial(GuideSampler(self.guide_program), model, params, task.x, task.y)
         return Sampled(Partial(read_outputs, model), sampler)
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Sampled:
         self.parts(key, key, task)
         training = self.training(None, task)

@@ -13,7 +13,15 @@ from jax.tree_util import Partial
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.map_ensemble import MEMBERS_AT_ONCE, Trained, map_members
 from pp_testbed.inference.mcmc import Target
-from pp_testbed.inference.options import POSITIVE, Sweep, at_once, check_positive, check_within, method_name
+from pp_testbed.inference.options import (
+    POSITIVE,
+    Sweep,
+    at_once,
+    check_positive,
+    check_within,
+    compiled,
+    method_name,
+)
 from pp_testbed.inference.posterior import Sampled
 from pp_testbed.inference.svi import minibatch
 from pp_testbed.models.base import Array, Task, pytree_dataclass
@@ -87,6 +95,7 @@ class SWAG(Trained):
     def problems_at_once(self) -> int:
         return at_once(min(self.size, MEMBERS_AT_ONCE))
 
+    @compiled
     def fit(self, key: Array, task: Task) -> Sampled:
         agent = self.agent(task)
         target = Target(agent, task)

@@ -80,10 +80,15 @@ def _registered(cls: type[T]) -> type[T]:
 
 def as_pytree(made: Any) -> Any:
     """An object whose classes JAX knows: one that came by value from another process is told of here."""
-    for leaf in jax.tree.leaves(made):
-        if vars(type(leaf)).get("is_pytree"):
-            _registered(type(leaf))
+    for kind in map(type, jax.tree.leaves(made)):
+        if "is_pytree" in vars(kind):
+            _registered(kind)
             return as_pytree(made)
+        if hasattr(kind, "is_pytree"):
+            raise UsageError(
+                f"{kind.__name__} derives from {kind.__base__.__name__}, which JAX knows as a pytree, and is "
+                "none itself: decorate it with @pt.pytree_dataclass"
+            )
     return made
 
 

@@ -1,6 +1,6 @@
 """The SVI engine and the methods, against conjugate models, quadrature and identities."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import jax
@@ -12,6 +12,7 @@ import optax
 import pytest
 import scipy.integrate
 import scipy.optimize
+from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 
@@ -318,15 +319,34 @@ def test_every_method_fits_and_is_a_pytree(name):
         small |= {"num_chains": 2, "warmup": 20, "num_draws": 2, "thinning": 1}
     made = method(name, **{f.name: small[f.name] for f in fields(made) if f.name in small})
     problem = pt.problem("2d/T3-rho0.1-s0")
-    fit_it = (
-        jax.jit(lambda made, key, task: made.fit(key, task))
-        if getattr(made, "problems_at_once", 0)
-        else type(made).fit
-    )
-    posterior = fit_it(made, KEY, problem.task)
+    posterior = made.fit(KEY, problem.task)
     logits = posterior.logits(KEY, problem.task.x, num_draws=7)
     assert logits.shape[1:] == (3, 2)
     assert np.isfinite(logits).all()
+
+
+def test_fit_is_compiled_once_for_problems_of_one_shape():
+    """Calls of the model's Python are traces of it: a second problem, and other rates, need none."""
+    calls = []
+
+    def counted(x, y=None):
+        calls.append(x.shape)
+        return linear_model(x, y)
+
+    (first, *_), (second, *_) = (linear_task(num, padded=6) for num in (5, 6))
+    first, second = (replace(task, model=Partial(counted)) for task in (first, second))
+    made = method("mean-field", num_steps=5)
+    made.fit(KEY, first)
+    num_traced = len(calls)
+    made.fit(KEY, second)
+    replace(made, learning_rate=0.02).fit(KEY, first)
+    assert len(calls) == num_traced > 0
+
+
+def test_every_method_that_is_mapped_is_compiled():
+    for name in METHODS:
+        made = method(name)
+        assert hasattr(type(made).fit, "lower") == bool(getattr(made, "problems_at_once", 0)), name
 
 
 def test_options_are_checked():

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 
 import pp_testbed as pt
 from pp_testbed.engine.store import Store
@@ -412,6 +413,16 @@ def test_nothing_twice(tmp_path):
         run([], tmp_path)
     with pytest.raises(pt.UsageError, match="no cells to run"):
         run(["mlp"], tmp_path, [])
+
+
+def test_a_subclass_that_is_no_pytree_is_told_so(tmp_path):
+    class Mine(pt.SVI):
+        pass
+
+    with pytest.raises(
+        pt.UsageError, match="Mine derives from SVI, which JAX knows"
+    ):
+        run([Mine(AutoNormal)], tmp_path)
 
 
 def test_settings_of_a_users_dataclass(tmp_path):

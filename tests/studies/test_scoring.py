@@ -419,9 +419,7 @@ def test_a_subclass_that_is_no_pytree_is_told_so(tmp_path):
     class Mine(pt.SVI):
         pass
 
-    with pytest.raises(
-        pt.UsageError, match="Mine derives from SVI, which JAX knows"
-    ):
+    with pytest.raises(pt.UsageError, match="Mine derives from SVI, which JAX knows"):
         run([Mine(AutoNormal)], tmp_path)
 
 

@@ -86,8 +86,8 @@ def as_pytree(made: Any) -> Any:
             return as_pytree(made)
         if hasattr(kind, "is_pytree"):
             raise UsageError(
-                f"{kind.__name__} derives from {kind.__base__.__name__}, which JAX knows as a pytree, and is "
-                "none itself: decorate it with @pt.pytree_dataclass"
+                f"{kind.__name__} derives from {kind.__mro__[1].__name__}, which JAX knows as a pytree, and "
+                "is none itself: decorate it with @pt.pytree_dataclass"
             )
     return made
 

@@ -13,16 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 import pp_testbed
-from pp_testbed.cli import app
+from pp_testbed.cli import app, options
+from pp_testbed.engine.local import Local
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALLER = {
-    "run": "--suite smoke --limit 1 --inputs 40 --draws 10 --jobs 1",
-    "bandit": "--dim 2 --steps 5 --seeds 1 --jobs 1",
-    "active": "--methods uniform --priorities uniform --budgets 2,4 --seeds 0 --jobs 1",
-    "tune": "--suite smoke --trials 1 --jobs 1",
-    "sbc": "--method prior --problems 20 --jobs 1",
+    "run": "--suite smoke --limit 1 --inputs 40 --draws 10",
+    "bandit": "--dim 2 --steps 5 --seeds 1",
+    "active": "--methods uniform --priorities uniform --budgets 2,4 --seeds 0",
+    "tune": "--suite smoke --trials 1",
+    "sbc": "--method prior --problems 20",
 }
 MODEL = """
 import numpyro
@@ -36,9 +37,7 @@ def MODEL(x, y=None):
 
 MODEL.input_dim = 3
 """
-OWN = (
-    "--methods prior,mlp --limit 1 --inputs 40 --draws 10 --jobs 1"  # of models and data, which are no suite
-)
+OWN = "--methods prior,mlp --limit 1 --inputs 40 --draws 10"  # of models and data, which are no suite
 IN_CI = (
     "pip install -c constraints.txt . && pp-testbed run --suite smoke --methods uniform,mlp,ensemble+",
     'pip install -c constraints.txt -e ".[test]" && pytest',
@@ -61,6 +60,8 @@ def test_blocks_run(page, tmp_path, monkeypatch):
     rows = [f"{i},{i % 2}" for i in range(100)]
     (tmp_path / "patients.csv").write_text("\n".join(["age,outcome", *rows]))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    # In this process, which has compiled already much of what the next block needs.
+    monkeypatch.setattr(options, "executor_of", lambda name, scheduler, jobs: Local(0))
     session = {"__name__": page.stem}
     for language, text in blocks(page):
         assert language in ("python", "bash", "text"), "a block of no language is not run"

@@ -19,7 +19,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import held_out, numbers
 from pp_testbed.evaluation.classes import check_width, terms_of_inputs, terms_of_plain, weights_of_plain
 from pp_testbed.evaluation.scores import COLUMNS, Scores
-from pp_testbed.evaluation.selective import LENGTHS
+from pp_testbed.evaluation.selective import CURVES
 from pp_testbed.evaluation.terms import OF_CLASSES, Evaluation, Terms, mixture_of, num_draws_of, summarise
 from pp_testbed.inference.posterior import Finite, Posterior, Sampled, as_posterior
 from pp_testbed.models.base import Array, check_key
@@ -36,11 +36,12 @@ class Scorer(NamedTuple):
 
 
 OF_ROWS = Scorer(held_out.inputs_of, held_out.terms_of_rows)
-SCORERS = {
-    frozenset({"labels", "classes"}): OF_ROWS,
-    frozenset({"labels", "numbers"}): OF_ROWS,
-    frozenset({"probabilities", "numbers"}): Scorer(numbers.inputs_of, numbers.terms_of_batches),
-}
+OF_NUMBERS = Scorer(numbers.inputs_of, numbers.terms_of_batches)
+
+
+def scorer_of(truth: Truth) -> Scorer:
+    """How functions are scored on a truth that is no environment of classes."""
+    return OF_ROWS if "labels" in truth.offers else OF_NUMBERS
 
 
 @partial(jax.jit, static_argnames="config")
@@ -55,7 +56,7 @@ def score_inputs(posterior: Any, truth: Truth, key: Array, config: Evaluation) -
     if truth.offers == OF_CLASSES:
         return terms_of_inputs(posterior, truth, key, config)
     key_inputs, key_terms, key_draws = jax.random.split(key, 3)
-    scorer, (mixture, num_groups) = SCORERS[truth.offers], mixture_of(posterior, key_draws, config)
+    scorer, (mixture, num_groups) = scorer_of(truth), mixture_of(posterior, key_draws, config)
     x = scorer.inputs(truth, key_inputs, config)
     check_width(jax.eval_shape(mixture.values, x[:1]).shape[-1], truth)
     return scorer.terms(mixture.values, x, x, truth, mixture.log_weights, num_groups, key_terms, config)
@@ -109,7 +110,7 @@ def terms_of(posterior: Posterior, truth: Truth, key: Array, config: Evaluation)
     if truth.offers == OF_CLASSES:
         return terms_of_plain(posterior, truth, key, config)
     key_inputs, key_terms, key_draws = jax.random.split(key, 3)
-    x = SCORERS[truth.offers].inputs(truth, key_inputs, config)
+    x = scorer_of(truth).inputs(truth, key_inputs, config)
     outputs = posterior.logits(key_draws, x, config.num_draws)
     log_weights, num_groups = weights_of_plain(posterior, outputs, truth, config)
     terms = _terms_of_table(jnp.moveaxis(outputs, 1, 0), x, truth, log_weights, num_groups, key_terms, config)
@@ -127,7 +128,7 @@ def _terms_of_table(
     config: Evaluation,
 ) -> Terms:
     """The terms of functions that are known by their outputs [N, M, D] at all inputs."""
-    terms = SCORERS[truth.offers].terms
+    terms = scorer_of(truth).terms
     return terms(lambda part: jnp.moveaxis(part, 1, 0), table, x, truth, log_weights, num_groups, key, config)
 
 
@@ -137,7 +138,7 @@ _summarise = jax.jit(summarise, static_argnums=(1, 2, 3))
 def scores_of(summary: dict[str, Array], num_draws: int, truth: Truth, config: Evaluation) -> Scores:
     """The scores that `score` computed."""
     values = {name: float(summary[name]) for name in COLUMNS if name in summary}
-    curves = {name: np.asarray(summary[name]).tolist() for name in LENGTHS if name in summary}
+    curves = {name: np.asarray(summary[name]).tolist() for name in CURVES if name in summary}
     return Scores(values, num_draws, _words_on_labels(truth, config), curves)
 
 

@@ -9,11 +9,13 @@ whatever the number of classes. Nothing is sampled but which rows are together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
+import numpy as np
+from jax.scipy.special import entr, logsumexp
 
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation import joint
@@ -21,14 +23,15 @@ from pp_testbed.evaluation.terms import BLOCK, Evaluation, Terms, log_mixture, m
 from pp_testbed.models.base import Array, HeldOut
 from pp_testbed.models.likelihoods import Likelihood
 
+OF_DOUBT = ("predicted", "expected_entropy")  # what doubts are made of
 NODES = 100  # of quadrature on either side of a label, for CRPS
 
 
 def inputs_of(truth: HeldOut, _key: Array, config: Evaluation) -> Array:
-    """The inputs [N, ...] of all rows."""
+    """The inputs of all rows [N, ...], and after them those from elsewhere."""
     if len(truth.x) < config.width:
         raise UsageError(f"{len(truth.x)} rows are held out; expected at least {config.width}, a batch")
-    return truth.x
+    return jnp.concatenate([truth.x, *(x for _, x in truth.others)])
 
 
 def terms_of_rows(
@@ -41,18 +44,19 @@ def terms_of_rows(
     key: Array,
     config: Evaluation,
 ) -> Terms:
-    """The terms of all rows [N, 1], and of batches of them.
+    """The terms of all rows [N, 1], of batches of them, and of inputs from elsewhere.
 
     Args:
         read: the outputs [M, b, D] of all functions at a part of `at`.
-        at: what is read at, with a leading axis [N].
+        at: what is read at, with a leading axis of all rows, and then of inputs from elsewhere.
         log_weights: of the functions, [M].
     """
-    num = len(truth.y)
+    num, every = len(truth.y), len(jax.tree.leaves(at)[0])
+    y = jnp.concatenate([truth.y, jnp.zeros((every - num, *truth.y.shape[1:]), truth.y.dtype)])
     outputs = truth.likelihood.num_outputs(truth.num_classes)
-    size = max(1, min(num, BLOCK // (log_weights.shape[0] * outputs)))
-    num_blocks = -(-num // size)
-    parts = jax.tree.map(lambda leaf: _blocks(leaf, num_blocks, size), (at, truth.y))
+    size = max(1, min(every, BLOCK // (log_weights.shape[0] * outputs)))
+    num_blocks = -(-every // size)
+    parts = jax.tree.map(lambda leaf: _blocks(leaf, num_blocks, size), (at, y))
 
     def block(part: tuple[Any, Array]) -> tuple[Terms, Array]:
         there, y = part
@@ -61,9 +65,14 @@ def terms_of_rows(
         log_probs = truth.likelihood.distribution(outputs).log_prob(y)  # [M, b]
         return terms(outputs, y, log_probs, log_weights, num_groups, truth.likelihood), log_probs.T
 
-    terms, log_probs = jax.tree.map(
-        lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num], jax.lax.map(block, parts)
-    )
+    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.lax.map(block, parts))
+    terms, log_probs = jax.tree.map(lambda leaf: leaf[:num], found)
+    if truth.elsewhere:
+        _add_elsewhere(terms, found[0], truth)
+    if truth.costs is not None:
+        cost = partial(decision_cost, truth.costs, truth.y)
+        terms.whole["cost"] = cost(terms.whole["predicted"])
+        terms.without["cost"] = jax.vmap(cost, 1, 1)(terms.without["predicted"])
     rows = batches_of_rows(key, num, config)
     for name, log_prob in (
         ("nll_joint", joint_log_prob(log_probs, rows[:, : config.tau])),
@@ -71,6 +80,27 @@ def terms_of_rows(
     ):
         terms.whole[name], terms.without[name] = _negative(*log_prob(log_weights, num_groups))
     return Terms(terms.whole, terms.without, rows)
+
+
+def _add_elsewhere(terms: Terms, found: Terms, truth: HeldOut) -> None:
+    """What is predicted at inputs from elsewhere, by the names of their sets."""
+    ends = np.cumsum([len(truth.y), *(len(x) for _, x in truth.others)]).tolist()
+    places = {name: slice(*ends[place : place + 2]) for place, (name, _) in enumerate(truth.others)}
+    for to, of in ((terms.whole, found.whole), (terms.without, found.without)):
+        to["elsewhere"] = {
+            name: {part: of[part][place] for part in OF_DOUBT} for name, place in places.items()
+        }
+
+
+def decision_cost(costs: Array, y: Array, predicted: Array) -> Array:
+    """What the decision of least expected cost costs where classes y [N] are true: [N, 1].
+
+    Args:
+        costs: C [K, K], of a true class and of a decision.
+        predicted: probabilities [N, 1, K].
+    """
+    decision = (predicted @ costs).argmin(axis=-1)
+    return costs[y[:, None], decision]
 
 
 def _blocks(leaf: Array, number: int, size: int) -> Array:
@@ -128,7 +158,15 @@ def _of_classes(
     num_classes = outputs.shape[-1]
     log_truth = jnp.log(jax.nn.one_hot(y, num_classes))[:, None]
     by_input = jax.nn.log_softmax(jnp.moveaxis(outputs, 0, -1), axis=1)[:, None]  # [b, 1, K, M]
-    return marginal_terms(log_truth, by_input, log_weights, num_groups)
+    of_mean = marginal_terms(log_truth, by_input, log_weights, num_groups)
+    weights = _weights_without(log_weights, num_groups)  # [1 + G, M], or [1, M]
+    votes = _mixed(weights, jax.nn.one_hot(outputs.argmax(axis=-1), num_classes))  # [1 + G, b, K]
+    every = {
+        "expected_entropy": _mixed(weights, entr(jnp.exp(by_input[:, 0])).sum(axis=1).T),
+        "disagreement": 1.0 - (votes**2).sum(axis=-1),
+    }
+    of_functions = _parted(every, num_groups)
+    return Terms(of_mean.whole | of_functions.whole, of_mean.without | of_functions.without)
 
 
 def _of_numbers(
@@ -152,13 +190,19 @@ def _of_numbers(
 
     crps = jax.lax.map(at_node, (nodes, lengths)).sum(axis=0)
     every = {"squared_error": (y - means) ** 2, "pit": below, "crps": crps}
+    whole, without, _ = _parted(every, num_groups)
+    whole["nll"], without["nll"] = -density[:, None], -density_without[:, :, None]
+    return Terms(whole, without)
+
+
+def _parted(every: dict[str, Array], num_groups: int) -> Terms:
+    """Terms of values [1 + G, b, ...] of all functions, and of all but each group, if there are some."""
     rest = slice(1, None) if num_groups > 1 else slice(None)
-    whole = {name: values[0].reshape(len(y), -1) for name, values in every.items()}
+    whole = {name: values[0].reshape(values.shape[1], -1) for name, values in every.items()}
     without = {
-        name: jnp.moveaxis(values[rest], 1, 0).reshape(len(y), -1, whole[name].shape[1])
+        name: jnp.moveaxis(values[rest], 1, 0).reshape(values.shape[1], -1, whole[name].shape[1])
         for name, values in every.items()
     }
-    whole["nll"], without["nll"] = -density[:, None], -density_without[:, :, None]
     return Terms(whole, without)
 
 

@@ -14,16 +14,25 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from pp_testbed.evaluation.detection import augrc, aurc, auroc, average_precision
+from pp_testbed.evaluation.doubt import (
+    DOUBTS,
+    OF_SETS,
+    Parts,
+    knowledge_uncertainty,
+    of_errors,
+    of_sets,
+    total_uncertainty,
+)
 from pp_testbed.models.base import Array
 
 NUM_BINS = 10  # of confidence, for calibration errors
 INTERVAL = 0.9  # the probability of the interval whose coverage is looked at
 DECILES = np.arange(1, 10) / 10
-Parts = dict[str, Array]  # KLs [n] or [n, width], scores of the mean [n, width], `predicted` [n, width, K]
 
 
-PROBABILITIES, LABELS, CLASSES, NUMBERS = (
-    frozenset({word}) for word in ("probabilities", "labels", "classes", "numbers")
+PROBABILITIES, LABELS, CLASSES, NUMBERS, ELSEWHERE, COSTS = (
+    frozenset({word}) for word in ("probabilities", "labels", "classes", "numbers", "elsewhere", "costs")
 )
 
 
@@ -36,10 +45,11 @@ class Score(NamedTuple):
         summary: what it is, in a line.
         terms: `(parts, tau)` to an array whose mean it is.
         needs: of the truth, all of these: "probabilities" of labels, or "labels" that were held out;
-            "classes", or "numbers".
-        is_less_better: its direction.
+            "classes", or "numbers"; inputs from "elsewhere"; "costs" of errors.
+        is_less_better: its direction; None if neither less nor more of it is better.
         has_bias: whether finite numbers of draws add to it, which the jackknife then measures.
-        place: "column" of leaderboards, or "other"; which three lead them, `Lead` says.
+        place: "column" of leaderboards, "other", or "detail", of results alone; `Lead` says which three lead.
+        may_lack: whether it is NaN of some truths, such as how errors are told where there are none.
     """
 
     name: str
@@ -47,9 +57,10 @@ class Score(NamedTuple):
     summary: str
     terms: Callable[[Parts, int], Array]
     needs: frozenset[str] = CLASSES
-    is_less_better: bool = True
+    is_less_better: bool | None = True
     has_bias: bool = False
     place: str = "other"
+    may_lack: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -119,6 +130,87 @@ def _plain(name: str, symbol: str, summary: str, terms: Any = None, **options: A
     return Score(name, symbol, summary, terms or _part(name), **options)
 
 
+def _detail(
+    name: str, symbol: str, summary: str, terms: Any = None, needs: frozenset[str] = CLASSES, **options: Any
+) -> Score:
+    return Score(name, symbol, summary, terms or _part(name), LABELS | needs, place="detail", **options)
+
+
+UNCERTAINTIES = (
+    _detail(
+        "total_uncertainty",
+        "TU",
+        "entropy of the predictive mean",
+        total_uncertainty,
+        is_less_better=None,
+        has_bias=True,
+    ),
+    _detail(
+        "knowledge_uncertainty",
+        "MU",
+        "total uncertainty minus the mean entropy of single functions",
+        knowledge_uncertainty,
+        is_less_better=None,
+        has_bias=True,
+    ),
+    _detail(
+        "disagreement",
+        "disagreement",
+        "probability that the likeliest classes of two functions differ",
+        is_less_better=None,
+        has_bias=True,
+    ),
+)
+DETECTION = (
+    *(
+        _detail(
+            f"auroc_{name}",
+            f"AUROC{doubt.short}",
+            f"how often an error is doubted more than what is right, by {doubt.words}",
+            of_errors(auroc, doubt),
+            is_less_better=False,
+            may_lack=True,
+        )
+        for name, doubt in DOUBTS.items()
+    ),
+    *(
+        _detail(
+            f"precision_{name}",
+            f"AP{doubt.short}",
+            f"average precision of errors among what is doubted most, by {doubt.words}",
+            of_errors(average_precision, doubt),
+            is_less_better=False,
+            may_lack=True,
+        )
+        for name, doubt in DOUBTS.items()
+    ),
+    _detail(
+        "aurc",
+        "AURC",
+        "area under the curve of the errors of what is covered, against coverage",
+        of_errors(aurc, DOUBTS["confidence"]),
+    ),
+    _detail(
+        "augrc",
+        "AUGRC",
+        "the same of errors that are covered, of all inputs",
+        of_errors(augrc, DOUBTS["confidence"]),
+    ),
+    *(
+        _detail(
+            f"elsewhere_{name}",
+            f"OOD{DOUBTS[name].short}",
+            f"how often an input of another set is doubted more, by {DOUBTS[name].words}; the mean over sets",
+            of_sets(DOUBTS[name]),
+            needs=CLASSES | ELSEWHERE,
+            is_less_better=False,
+        )
+        for name in OF_SETS
+    ),
+    _detail("cost", "cost", "mean cost of the decisions of least expected cost", needs=CLASSES | COSTS),
+)
+
+
 SCORES = (
     _kl("kl_marginal", "d¹", "E KL(P*(y|x) ‖ P(y|x)), one label"),
     _kl("kl_joint", "d¹⁰", "the same of τ labels at τ i.i.d. inputs"),
@@ -174,6 +266,8 @@ SCORES = (
         pit_terms,
         needs=LABELS | NUMBERS,
     ),
+    *UNCERTAINTIES,
+    *DETECTION,
 )
 COLUMNS = [column for score in SCORES for column in score.columns]
 SYMBOLS = {score.name: score.symbol for score in SCORES}
@@ -203,6 +297,7 @@ def lead_among(names: Any) -> Lead:
 
 
 METRICS = [score.name for score in SCORES if score.is_less_better]
+MAY_LACK = {score.name for score in SCORES if score.may_lack}
 
 
 @dataclass(frozen=True)
@@ -248,6 +343,6 @@ class Scores:
         lines = [
             f"{score.name:<13} {self.values[score.name]:8.4f} ± {self.values[score.name + '_stderr']:.4f}"
             for score in SCORES
-            if score.name in self.values
+            if score.name in self.values and score.place != "detail"
         ]
         return "\n".join([*lines, f"{self.num_draws} draws, {self.labels} labels"])

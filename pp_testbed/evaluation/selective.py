@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pp_testbed.evaluation.doubt import DOUBTS, OF_SETS, Parts, areas_of_sets
 from pp_testbed.evaluation.scores import DECILES, NUM_BINS
 from pp_testbed.models.base import Array
 
 COVERAGES = np.arange(1, 21) / 20  # at which risk is said
-LENGTHS = {"reliability": 3 * NUM_BINS, "risk": len(COVERAGES), "pit": len(DECILES)}
+CURVES = ("reliability", "risk", "pit", "elsewhere")  # the columns of them
 
 
 def reliability(confidence: Array, correct: Array) -> Array:
@@ -51,11 +52,15 @@ def risk_at(confidence: Array, loss: Array) -> Array:
     return jnp.interp(covered, jnp.arange(num + 1), total) / covered
 
 
-def curves_of(terms: dict[str, Array]) -> dict[str, Array]:
+def curves_of(terms: Parts) -> dict[str, Array]:
     """The curves of rows that were held out, flat, from the terms of their scores."""
     if "predicted" in terms:
         confidence, correct = terms["predicted"].max(axis=-1).ravel(), terms["accuracy"].ravel()
         risk = risk_at(confidence, 1.0 - correct)
-        return {"reliability": reliability(confidence, correct).ravel(), "risk": risk}
+        curves = {"reliability": reliability(confidence, correct).ravel(), "risk": risk}
+        if "elsewhere" in terms:  # areas [sets, doubts]
+            areas = [areas_of_sets(terms, DOUBTS[name]) for name in OF_SETS]
+            curves["elsewhere"] = jnp.stack(areas, axis=1).ravel()
+        return curves
     below = terms["pit"][..., None] <= DECILES
     return {"pit": below.mean(axis=tuple(range(below.ndim - 1)))}

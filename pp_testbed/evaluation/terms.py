@@ -16,6 +16,7 @@ from jax.scipy.special import logsumexp
 
 from pp_testbed.errors import UsageError, check_whole
 from pp_testbed.evaluation import joint
+from pp_testbed.evaluation.doubt import Parts
 from pp_testbed.evaluation.scores import SCORES
 from pp_testbed.evaluation.selective import curves_of
 from pp_testbed.inference.posterior import Finite, Sampled
@@ -37,8 +38,8 @@ class Terms(NamedTuple):
         rows: which of the rows that were held out are in each batch [n, width], if any were.
     """
 
-    whole: dict[str, Array]
-    without: dict[str, Array]
+    whole: Parts
+    without: Parts
     rows: Array | None = None
 
 
@@ -256,7 +257,7 @@ def stderr_of_mean(values: Array, *deviations: Array, over_inputs: Array | None 
     return jnp.sqrt(jnp.maximum(over_inputs**2 - of_both, 0.0) + over_draws)
 
 
-def per_score(terms: dict[str, Array], config: Evaluation, offers: frozenset[str]) -> dict[str, Array]:
+def per_score(terms: Parts, config: Evaluation, offers: frozenset[str]) -> dict[str, Array]:
     """The terms of one mixture whose means are its scores: those that a truth allows."""
     return {score.name: score.terms(terms, config.tau) for score in SCORES if score.needs <= offers}
 

@@ -216,17 +216,31 @@ class Environment:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class HeldOut:
-    """The truth of data: labels y [N] at inputs x [N, ...] that no method has seen. For judges only."""
+    """The truth of data: labels y [N] at inputs x [N, ...] that no method has seen. For judges only.
+
+    Attributes:
+        elsewhere: inputs that are of other sets, by their names.
+        costs: C [K, K], of a true class and of a decision, if errors have costs.
+    """
 
     x: Array
     y: Array
     likelihood: Likelihood = field(metadata={"static": True})
     num_classes: int = field(metadata={"static": True})
+    elsewhere: dict[str, Array] = field(default_factory=dict)
+    costs: Array | None = None
 
     @property
     def offers(self) -> frozenset[str]:
         """What it offers scores: see `evaluation.scores`."""
-        return frozenset({"labels", "classes" if self.likelihood.is_of_classes else "numbers"})
+        has = {"elsewhere": bool(self.elsewhere), "costs": self.costs is not None}
+        kind = "classes" if self.likelihood.is_of_classes else "numbers"
+        return frozenset({"labels", kind, *(name for name, is_there in has.items() if is_there)})
+
+    @property
+    def others(self) -> list[tuple[str, Array]]:
+        """The sets that are elsewhere, by name: JAX gives the items of a dictionary in no other order."""
+        return sorted(self.elsewhere.items())
 
     @property
     def num_rows(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro import handlers
 
 from pp_testbed.errors import UsageError
-from pp_testbed.models.base import CLASSES, Array, Params, observe, pytree_dataclass
+from pp_testbed.models.base import CLASSES, Array, Params, check_model, observe, pytree_dataclass
 from pp_testbed.models.likelihoods import Likelihood
 from pp_testbed.models.mlp import ACTIVATIONS, layer_shapes, mlp, truncated_normals
 
@@ -262,3 +262,37 @@ class BayesianNetwork:
         """Where training starts: the network's own start, the noise at its prior's mean."""
         noise = {name: jnp.asarray(mean) for name, (mean, _) in self.likelihood.noise.items()}
         return self.function.init(key) | noise
+
+
+@pytree_dataclass
+class NetworkModel:
+    """A network as the model of data: its parameters are N(0, prior_sd²), and methods train the same network.
+
+    Attributes:
+        network: what is trained.
+        input_dim, num_classes: d and K.
+    """
+
+    revision: ClassVar[int] = 1
+    family: ClassVar[str] = "network"
+    temperature: ClassVar[float] = 1.0
+    settings: ClassVar[tuple[str, ...]] = ()
+    network: Network
+    input_dim: int
+    num_classes: int
+    prior_sd: float = 0.15
+
+    def __post_init__(self) -> None:
+        check_model(self)
+
+    def __call__(self, x: Array, y: Array | None = None, num_train: Any = None) -> Array:
+        return BayesianNetwork(self.network, self.prior_sd)(x, y, num_train)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """Classes."""
+        return CLASSES
+
+    def inputs(self, key: Array, num: int) -> Array:
+        """Draw inputs [num, d] of the scale that pixels have, N(0, I_d)."""
+        return jax.random.normal(key, (num, self.input_dim))

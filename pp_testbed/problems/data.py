@@ -20,11 +20,14 @@ import numpy as np
 from pp_testbed.errors import UsageError, check_whole, unknown
 from pp_testbed.models.base import HeldOut, Task
 from pp_testbed.models.mlp import GenerativeMLP
+from pp_testbed.models.networks import NetworkModel
 from pp_testbed.models.own import OwnModel
 from pp_testbed.models.regression import RegressionMLP
+from pp_testbed.models.vision import named_network
 from pp_testbed.problems import synthetic
 from pp_testbed.problems.base import BaseProblem, key_of
-from pp_testbed.problems.datasets import SETS, DataSet, data_set
+from pp_testbed.problems.datasets import SETS, data_set
+from pp_testbed.problems.rows import DataSet
 from pp_testbed.problems.synthetic import MODELS, family, kind_of, make_model
 
 REVISION = 1  # of how rows are split, and what methods are told of them
@@ -104,8 +107,14 @@ class DataProblem(BaseProblem):
                     f"all labels of the training part of {self.name} are {every[0]}: try another seed"
                 )
             y, y_test = (y - mean) / spread, (y_test - mean) / spread
+        costs = self.data.costs
         truth = HeldOut(
-            jnp.asarray(x_test), jnp.asarray(y_test), self.model.likelihood, self.data.num_classes
+            jnp.asarray(x_test),
+            jnp.asarray(y_test),
+            self.model.likelihood,
+            self.data.num_classes,
+            {name: jnp.asarray(standardised(x, *scales)) for name, x in self.data.elsewhere.items()},
+            None if costs is None else jnp.asarray(costs, dtype=jnp.float32),
         )
         task = Task(self.model, jnp.asarray(x), jnp.asarray(y), self.num_train, is_of_data=self.is_of_data)
         if isinstance(self.model, OwnModel):  # a method sees no inputs but those that it learns from
@@ -189,7 +198,11 @@ def gal_split(num_rows: int, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=256)
 def _moments(data: DataSet, seed: int, how: str) -> tuple[np.ndarray, np.ndarray]:
-    return moments(data.x[np.sort(split_rows(data, seed, how).train)])
+    rows = data.x[np.sort(split_rows(data, seed, how).train)]
+    if data.network:  # the pixels of an image are of one kind
+        mean, scale = moments(rows.reshape(-1, 1))
+        return np.broadcast_to(mean, rows.shape[1:]), np.broadcast_to(scale, rows.shape[1:])
+    return moments(rows)
 
 
 def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -223,6 +236,9 @@ def usual_model(data: DataSet, temperature: float | None = None) -> Any:
         if temperature is not None:
             raise UsageError(f"labels of {data.name} are numbers, and their network has no temperature")
         return RegressionMLP(data.num_columns, HIDDEN, targets=data.num_targets)
+    if data.network:
+        network = named_network(data.network, (*data.shape, 1)[:3], data.num_classes)
+        return NetworkModel(network, data.num_columns, data.num_classes)
     rho = TEMPERATURE if temperature is None else temperature
     return GenerativeMLP(data.num_columns, data.num_classes, HIDDEN, temperature=rho)
 

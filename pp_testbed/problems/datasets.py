@@ -8,73 +8,53 @@ is for `data`.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.problems.downloads import SOURCES
-from pp_testbed.problems.shifts import shot_noise
+from pp_testbed.problems.rows import DataSet, check_apart, set_of
+from pp_testbed.problems.shifts import resized, rotation, shot_noise
 
 PLACE = "PP_TESTBED_DATA"
-MOST_CATEGORIES = 100
-MOST_CLASSES = 20  # different whole numbers that are taken as classes, where types do not say
 Arrays = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class DataSet:
-    """Rows with labels; two of one name, which has a digest of them, are equal.
+class Judged(NamedTuple):
+    """What a benchmark makes of a named set of classes.
 
     Attributes:
-        name: what it is called; of data of one's own with a digest, so that a name says which data.
-        x: inputs [N, d], in which NaN is a missing value.
-        y: labels [N]: classes 0, ..., K-1, or numbers; or vectors of numbers [N, targets].
-        num_classes: K, or 0 of numbers.
-        x_test, y_test: a part that is only for tests, if there is a standard one.
-        is_named: whether it can be found again by its name.
-        shape: of an input before it was made a row, such as (28, 28).
-        columns: the names of the columns, if they have some.
-        notes: what was done to make it of a table, in words.
+        network: see `DataSet`.
+        elsewhere: the sets whose test inputs are elsewhere.
+        critical: classes, and what it costs to take one of them for another. Other errors cost `usual`.
+        usual: see there.
     """
 
-    name: str
-    x: np.ndarray
-    y: np.ndarray
-    num_classes: int
-    x_test: np.ndarray | None = None
-    y_test: np.ndarray | None = None
-    is_named: bool = False
-    shape: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    network: str = ""
+    elsewhere: tuple[str, ...] = ()
+    critical: tuple[tuple[int, float], ...] = ()
+    usual: float = 0.1
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DataSet) and other.name == self.name
+    def costs(self, num_classes: int) -> np.ndarray | None:
+        """C [K, K]: of a true class, and of a decision; None if nothing costs anything.
 
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    @property
-    def num_columns(self) -> int:
-        """How many inputs a row has."""
-        return int(np.prod(self.x.shape[1:]))
-
-    @property
-    def num_targets(self) -> int:
-        """How many numbers a label is."""
-        return int(np.prod(self.y.shape[1:]))
-
-    @cached_property
-    def kinds(self) -> tuple[np.ndarray, bool]:
-        """Which rows are equal: see `kinds_of_rows`."""
-        return kinds_of_rows(self.x)
+        Examples:
+            >>> Judged(critical=((1, 100.0),)).costs(2).tolist()
+            [[0.0, 0.1], [100.0, 0.0]]
+        """
+        if not self.critical:
+            return None
+        costs = np.full((num_classes, num_classes), self.usual)
+        for known, cost in self.critical:
+            costs[known] = cost
+        np.fill_diagonal(costs, 0.0)
+        return costs
 
 
 class Entry(NamedTuple):
@@ -86,6 +66,7 @@ class Entry(NamedTuple):
     num_classes: int
     bundled: str = ""  # scikit-learn's loader
     made_of: tuple[str, str] = ("", "")  # another set, and what is done to it: see `MAKERS`
+    judged: Judged = Judged()
 
 
 def _table(rows: int, columns: int, num_classes: int, summary: str, bundled: str = "") -> Entry:
@@ -101,7 +82,32 @@ def _with_shot_noise(arrays: Arrays) -> Arrays:
     return arrays | rows
 
 
-MAKERS: dict[str, Callable[[Arrays], Arrays]] = {"classes": _as_classes, "shot noise": _with_shot_noise}
+def _turned(arrays: Arrays) -> Arrays:
+    return arrays | {part: rotation(arrays[part], 90.0) for part in ("x_train", "x_test")}
+
+
+def _of_28_pixels(arrays: Arrays) -> Arrays:
+    return arrays | {part: resized(arrays[part], (28, 28)) for part in ("x_train", "x_test")}
+
+
+def _with_few(arrays: Arrays) -> Arrays:
+    """The first 61 threes and 62 sevens of the training part, and all others."""
+    y = arrays["y_train"]
+    kept = np.ones(len(y), bool)
+    for label, number in ((3, 61), (7, 62)):
+        kept[np.flatnonzero(y == label)[number:]] = False
+    return arrays | {"x_train": arrays["x_train"][kept], "y_train": y[kept]}
+
+
+MAKERS: dict[str, Callable[[Arrays], Arrays]] = {
+    "classes": _as_classes,
+    "shot noise": _with_shot_noise,
+    "turned by 90 degrees": _turned,
+    "28 x 28 pixels": _of_28_pixels,
+    "the same": lambda arrays: arrays,
+    "few threes and sevens": _with_few,
+}
+URSA_MNIST = Judged("mlp200", ("fashion_mnist", "usps_28", "mnist_turned"), ((3, 100.0), (7, 100.0)))
 
 
 SETS = {
@@ -138,6 +144,22 @@ SETS = {
     "cifar10": _table(60000, 3072, 10, "photographs of 32 x 32 pixels in colours"),
     "mnist_shot_noise": Entry(
         "mnist with shot noise of severity 5", 70000, 784, 10, "", ("mnist", "shot noise")
+    ),
+    "mnist_turned": Entry(
+        "mnist turned by 90 degrees", 70000, 784, 10, "", ("mnist", "turned by 90 degrees")
+    ),
+    "usps_28": Entry("usps of 28 x 28 pixels", 9298, 784, 10, "", ("usps", "28 x 28 pixels")),
+    "ursa_mnist": Entry(
+        "mnist as URSABench judges it", 70000, 784, 10, "", ("mnist", "the same"), URSA_MNIST
+    ),
+    "ursa_mnist_imbalanced": Entry(
+        "the same with few threes and sevens to learn from",
+        57727,
+        784,
+        10,
+        "",
+        ("mnist", "few threes and sevens"),
+        URSA_MNIST,
     ),
 }
 
@@ -197,8 +219,15 @@ def data_set(name: str) -> DataSet:
         raise UsageError(f"{name}.npz has {has}; expected {entry.columns} and {entry.num_classes}")
     is_known = bool(entry.bundled or entry.made_of[0]) or made.name == f"{name}@{DIGESTS.get(name)}"
     if not is_known:
-        _check_apart(made)
-    return replace(made, name=name if is_known else made.name, is_named=is_known)
+        check_apart(made)
+    return replace(
+        made,
+        name=name if is_known else made.name,
+        is_named=is_known,
+        network=entry.judged.network,
+        elsewhere={other: data_set(other).unseen for other in entry.judged.elsewhere},
+        costs=entry.judged.costs(entry.num_classes),
+    )
 
 
 def _arrays_of(name: str) -> Arrays:
@@ -215,14 +244,6 @@ def _arrays_of(name: str) -> Arrays:
 
     found = getattr(datasets, entry.bundled)()
     return {"x": found.data, "y": found.target}
-
-
-def _flat(x: Any) -> np.ndarray:
-    """Rows of single precision; pixels between 0 and 1."""
-    x = np.asarray(x)
-    scale = 255.0 if x.dtype == np.uint8 else 1.0
-    with np.errstate(over="ignore"):  # which is said where rows are checked
-        return x.reshape(len(x), -1).astype(np.float32) / np.float32(scale)
 
 
 def data_directory() -> Path:
@@ -255,127 +276,3 @@ def _local(name: str) -> dict[str, np.ndarray]:
             return {key: file[key] for key in file.files}
     except Exception as error:  # whatever zipfile, zlib and numpy make of a damaged byte
         raise UsageError(f"{path} cannot be read: {error}") from None
-
-
-def own_set(
-    x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, name: str = "data", **details: Any
-) -> DataSet:
-    """Data of one's own, checked: classes if y is of integers or words, numbers if it is of type float."""
-    made = set_of(x, y, x_test, y_test, name=name, **details)
-    _check_apart(made)
-    note = "most rows have an equal: these are taken as different cases, and may be learnt from and scored"
-    return made if made.kinds[1] else replace(made, notes=(*made.notes, note))
-
-
-def set_of(
-    x: Any, y: Any, x_test: Any = None, y_test: Any = None, *, name: str = "data", **details: Any
-) -> DataSet:
-    """As `own_set`, of data whose test part is known to be apart."""
-    x, x_test = (None if part is None else np.asarray(part) for part in (x, x_test))
-    y, y_test = (None if part is None else _as_labels(part) for part in (y, y_test))
-    if (x_test is None) != (y_test is None):
-        raise UsageError("the test part has inputs or labels alone; expected both, as test=(x_test, y_test)")
-    rows, labels = _checked(x, y, "")
-    test_rows, test_labels = (None, None) if x_test is None else _checked(x_test, y_test, " of the test part")
-    if test_labels is not None and test_labels.shape[1:] != labels.shape[1:]:
-        raise UsageError(
-            f"labels have shape {labels.shape}, those of the test part {test_labels.shape}; expected one kind"
-        )
-    known = np.unique(labels)
-    if len(known) == 1:
-        raise UsageError(f"all labels are {known[0]!r}: there is nothing to learn")
-    is_number = np.issubdtype(labels.dtype, np.floating)
-    if not is_number:
-        if test_labels is not None and (new := sorted(set(test_labels.tolist()) - set(known.tolist()))):
-            raise UsageError(f"the test part has labels that the data lack: {', '.join(map(str, new[:5]))}")
-        labels = np.searchsorted(known, labels)
-        test_labels = None if test_labels is None else np.searchsorted(known, test_labels)
-    kind = np.float32 if is_number else np.int32
-    return DataSet(
-        f"{name}@{_digest(x, y, x_test, y_test)}",
-        rows,
-        labels.astype(kind),
-        0 if is_number else len(known),
-        test_rows,
-        None if test_labels is None else test_labels.astype(kind),
-        **{"shape": x.shape[1:], **details},
-    )
-
-
-def _as_labels(y: Any) -> np.ndarray:
-    """Labels as an array; words as words, and not as where they are in memory, which is what pandas has."""
-    y = np.asarray(y)
-    is_of_words = y.dtype.kind == "O" and all(isinstance(label, str) for label in y.ravel())
-    return y.astype(str) if is_of_words else y
-
-
-def notes_on_kind(data: DataSet) -> list[str]:
-    """What labels were taken for by their type alone, where that may not be what was meant."""
-    different = len(np.unique(data.y))
-    if not data.num_classes and different <= MOST_CLASSES and (data.y == np.round(data.y)).all():
-        return [
-            f"labels are {different} whole numbers of type float, taken as numbers: for classes give integers"
-        ]
-    if data.num_classes > MOST_CATEGORIES:
-        return [f"labels are taken as {data.num_classes} classes: for numbers give type float"]
-    return []
-
-
-def _digest(*parts: np.ndarray | None) -> str:
-    """The first digits of the SHA-256 of arrays as they were given."""
-    given = b"".join(np.ascontiguousarray(part).tobytes() for part in parts if part is not None)
-    return hashlib.sha256(given).hexdigest()[:8]
-
-
-def kinds_of_rows(x: np.ndarray) -> tuple[np.ndarray, bool]:
-    """A number for each row [N], the same for equal ones, and whether those are one case: not where most
-    have an equal.
-    """
-    given = np.nan_to_num(x, nan=float(np.finfo(np.float32).max)) + 0.0  # of -0 and 0 one
-    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in given]
-    kinds = np.frombuffer(b"".join(digests), dtype=np.uint64)
-    return kinds, len(np.unique(kinds)) >= len(x) / 2
-
-
-def _check_apart(data: DataSet) -> None:
-    """Raise a UsageError where more rows of a test part are among the data than chance makes equal.
-
-    How many that is, is seen in the data: as many as have an equal there, and three standard deviations.
-    """
-    if data.x_test is None:
-        return
-    if data.x.shape[1] != data.x_test.shape[1]:
-        raise UsageError(f"the test part has {data.x_test.shape[1]} columns; the data have {data.x.shape[1]}")
-    kinds, are_cases = data.kinds
-    known, numbers = np.unique(kinds, return_counts=True)
-    places = np.flatnonzero(np.isin(kinds_of_rows(data.x_test)[0], known))
-    chance = numbers[numbers > 1].sum() / len(data.x) * len(data.x_test)
-    if are_cases and len(places) > chance + 3.0 * np.sqrt(chance):
-        raise UsageError(
-            f"{len(places)} rows of the test part are among the data, first row {places[0]}: what was learnt "
-            "from is no test; expected other rows"
-        )
-
-
-def _checked(x: np.ndarray, y: np.ndarray, words: str) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs [N, d] of single precision, finite or missing, and a label for each; or a UsageError."""
-    if x.ndim < 2 or len(x) == 0 or x.dtype.kind not in "biuf":
-        raise UsageError(f"inputs{words} are {x.dtype} {x.shape}; expected numbers [N, d]")
-    if y.shape[:1] != x.shape[:1] or y.ndim > 2 or (y.ndim == 2 and y.dtype.kind != "f"):
-        raise UsageError(
-            f"labels{words} are {y.dtype} {y.shape}; expected ({len(x)},), one per row, or numbers with a "
-            "point [N, targets]"
-        )
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.dtype.kind not in "biufUS":
-        raise UsageError(f"labels{words} are of type {y.dtype}; expected whole numbers, words or numbers")
-    rows = _flat(x)
-    infinite = np.argwhere(np.isinf(rows))
-    if len(infinite):
-        row, column = infinite[0]
-        raise UsageError(f"inputs{words} are infinite, first at row {row}, column {column}")
-    finite = np.isfinite(y).reshape(len(y), -1).all(axis=1) if y.dtype.kind == "f" else np.ones(len(y), bool)
-    if not finite.all():
-        raise UsageError(f"labels{words} are NaN or infinite, first at row {int(np.argmin(finite))}")
-    return rows, y.astype(int) if y.dtype.kind == "b" else y

@@ -9,7 +9,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.problems import data as real
 from pp_testbed.problems import synthetic
 from pp_testbed.problems.base import BaseProblem
-from pp_testbed.problems.datasets import DataSet, notes_on_kind, own_set
+from pp_testbed.problems.rows import DataSet, notes_on_kind, own_set
 
 
 def problem(
@@ -22,6 +22,8 @@ def problem(
     data: Any = None,
     test: Any = None,
     split: str = "",
+    elsewhere: dict[str, Any] | None = None,
+    costs: Any = None,
     **options: Any,
 ) -> Any:
     """One problem, by its name or by what it is: of a generative model, or of data.
@@ -38,6 +40,8 @@ def problem(
         test: `(x, y)` of a test part; if None a fifth of the rows is held out.
         split: what is held out, if not a fifth or the test part: "validation", a part of the training data;
             or "gal", the published splits of regression sets, whose number is the seed.
+        elsewhere: inputs [N, d] of other sets by their names, which a method should doubt; of one's own data.
+        costs: of a true class and of a decision [K, K], of one's own data.
         options: of the model, such as `input_dim=10, num_classes=3, hidden=(20, 20)`; of a program its
             `input_dim`, or inputs `x` of which problems draw theirs.
 
@@ -47,20 +51,22 @@ def problem(
     """
     if name is not None:
         besides = {"num_train": num_train, "temperature": temperature, "seed": seed or None, "model": model}
-        _refuse(f"{name!r} says all of a problem", **besides, data=data, test=test, split=split, **options)
+        _refuse(f"{name!r} says all of a problem", **besides, data=data, test=test, split=split)
+        _refuse(f"{name!r} says all of a problem", elsewhere=elsewhere, costs=costs, **options)
         return of_name(name)
     if data is None:
-        _refuse("there is no data", test=test, split=split)
+        _refuse("there is no data", test=test, split=split, elsewhere=elsewhere, costs=costs)
         number, kind = 100 if num_train is None else num_train, "mlp" if model is None else model
         return synthetic.of_model(kind, num_train=number, temperature=temperature, seed=seed, **options)
     if options:
         raise UsageError(f"a problem of data has no option {', '.join(options)}; expected a model that has")
     if not isinstance(data, DataSet | str):
-        data = own_set(*_pair(data, "data"), *(() if test is None else _pair(test, "test")))
+        parts = (*_pair(data, "data"), *(() if test is None else _pair(test, "test")))
+        data = own_set(*parts, elsewhere=elsewhere, costs=costs)
         for note in (*data.notes, *notes_on_kind(data)):
             warnings.warn(note, stacklevel=2)
     else:
-        _refuse("a data set has the test part that it has", test=test)
+        _refuse("a data set has the parts that it has", test=test, elsewhere=elsewhere, costs=costs)
     return real.of_data(
         data, num_train=num_train, seed=seed, model=model, temperature=temperature, split=split
     )

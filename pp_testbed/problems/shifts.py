@@ -1,4 +1,4 @@
-"""What happens to images elsewhere: noise and rotation, of arrays of pixels [N, H, W] or [N, H, W, C].
+"""What happens to images elsewhere: noise, rotation, other sizes. They are arrays [N, H, W] or [N, H, W, C].
 
 Test inputs that are shifted ask of a method whether it knows that it is elsewhere. Which sets are shifted,
 and which of their parts, is for `datasets` to say.
@@ -58,6 +58,21 @@ def rotation(x: np.ndarray, degrees: float) -> np.ndarray:
         for image in x
     ]
     return np.clip(np.round(np.stack(turned)), 0, 255).astype(x.dtype)
+
+
+def resized(x: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Images [N, H, W] of bytes with so many pixels, interpolated between the four nearest.
+
+    Examples:
+        >>> resized(np.full((1, 2, 2), 7, np.uint8), (3, 3))[0].tolist()
+        [[7, 7, 7], [7, 7, 7], [7, 7, 7]]
+    """
+    from scipy.ndimage import zoom
+
+    check_pixels(x)
+    factors = (1.0, *(new / old for new, old in zip(shape, x.shape[1:3], strict=True)))
+    made = zoom(x.astype(np.float32), factors, order=1, mode="nearest", grid_mode=True)
+    return np.clip(np.round(made), 0, 255).astype(x.dtype)
 
 
 def check_pixels(x: np.ndarray) -> None:

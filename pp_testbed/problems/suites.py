@@ -155,6 +155,13 @@ def _of_sets(names: Collection[str]) -> list[BaseProblem]:
     ]
 
 
+def _ursa_mnist() -> list[BaseProblem]:
+    """All training data, balanced and not; five seeds of each."""
+    return [
+        problem(data=name, seed=seed) for name in ("ursa_mnist", "ursa_mnist_imbalanced") for seed in range(5)
+    ]
+
+
 def _uci() -> list[BaseProblem]:
     """The published splits: 20 of each, 5 of protein."""
     return [
@@ -181,6 +188,10 @@ SUITES: dict[str, tuple[str, Callable[[], list[BaseProblem]]]] = {
     "images": ("five sets of images: 10, 100, 1000 and all data", lambda: _of_sets(IMAGES)),
     "numbers": ("nine regression sets: 10, 100, 1000 and all data", lambda: _of_sets(UCI)),
     "uci": ("the same nine on their published splits, a tenth held out", _uci),
+    "ursa-mnist": (
+        "URSABench's MNIST, all training data, balanced and with few threes and sevens",
+        _ursa_mnist,
+    ),
     "activations": (
         "generative models with each activation",
         lambda: _variants([{"activation": activation} for activation in ACTIVATIONS]),

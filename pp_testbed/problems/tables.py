@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from pp_testbed.errors import UsageError, unknown
-from pp_testbed.problems.datasets import MOST_CATEGORIES, MOST_CLASSES, DataSet, own_set
+from pp_testbed.problems.rows import MOST_CATEGORIES, MOST_CLASSES, DataSet, own_set
 
 KINDS = ("auto", "classes", "numbers")
 

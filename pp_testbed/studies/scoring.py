@@ -28,8 +28,8 @@ from pp_testbed.engine.store import ALWAYS, GOOD, MAYBE, Column, Layout
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.evaluator import evaluate, score, scores_of, words_on_nan
-from pp_testbed.evaluation.scores import COLUMNS, Scores
-from pp_testbed.evaluation.selective import LENGTHS
+from pp_testbed.evaluation.scores import COLUMNS, MAY_LACK, Scores
+from pp_testbed.evaluation.selective import CURVES
 from pp_testbed.evaluation.terms import Evaluation, num_draws_of
 from pp_testbed.inference.options import effort, method_name, num_rows, problems_at_once
 from pp_testbed.inference.specs import MethodSpec, resolve, sent
@@ -49,7 +49,7 @@ FACTS = (
 SCORES = (
     *(Column(name, pa.float64(), GOOD if name == "nll" else MAYBE) for name in COLUMNS),
     *(Column(name, pa.float64(), MAYBE) for name in ("fit_seconds", "evaluate_seconds")),
-    *(Column(name, pa.list_(pa.float64()), MAYBE) for name in LENGTHS),
+    *(Column(name, pa.list_(pa.float64()), MAYBE) for name in CURVES),
     Column("num_draws", pa.int64(), GOOD),
     Column("labels", pa.string(), GOOD),
 )
@@ -234,7 +234,8 @@ def _score_alone(config: Evaluation, method: Any, problem: BaseProblem) -> dict[
 def _row(scores: Scores, fit_seconds: float, evaluate_seconds: float, losses: Any) -> dict[str, Any]:
     columns: dict[str, Any] = scores.asdict()
     columns |= {"fit_seconds": fit_seconds, "evaluate_seconds": evaluate_seconds}
-    undefined = [name for name in columns if name + "_stderr" in columns and np.isnan(columns[name])]
+    scored = [name for name in columns if name + "_stderr" in columns and name not in MAY_LACK]
+    undefined = [name for name in scored if np.isnan(columns[name])]
     if undefined:
         columns |= {"status": "nan", "error": f"{', '.join(undefined)} undefined: {words_on_nan(losses)}"}
     return columns

@@ -10,7 +10,7 @@ from pp_testbed.evaluation.scores import COLUMNS, METRICS, SCORES, Scores
 from pp_testbed.studies.scoring import RESULTS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "scores.md"
-LESS, MORE = "less is better", "more is better"
+BETTER = {True: "less is better", False: "more is better", None: ""}
 
 
 def table():
@@ -18,7 +18,7 @@ def table():
     lines = ["| column | symbol | what it is | needs | |", "| --- | --- | --- | --- | --- |"]
     for score in SCORES:
         needs = ", ".join(sorted(score.needs)) or "any"
-        better = LESS if score.is_less_better else MORE
+        better = BETTER[score.is_less_better]
         lines.append(f"| `{score.name}` | {score.symbol} | {score.summary} | {needs} | {better} |")
     return "\n".join(lines)
 

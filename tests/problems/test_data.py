@@ -10,7 +10,7 @@ import pytest
 import pp_testbed as pt
 from pp_testbed.models.base import Task
 from pp_testbed.problems.data import gal_split, moments, of_data, split_off, split_rows, standardised
-from pp_testbed.problems.datasets import own_set
+from pp_testbed.problems.rows import own_set
 from pp_testbed.problems.tables import of_frame
 from pp_testbed.studies.active import _labelled
 
@@ -383,3 +383,90 @@ def test_labels_of_the_test_part_are_of_the_same_kind():
     x, x_test, y = rng.normal(size=(50, 2)), rng.normal(size=(20, 2)), rng.normal(size=50)
     with pytest.raises(pt.UsageError, match="expected one kind"):
         pt.problem(data=(x, y), test=(x_test, rng.normal(size=(20, 2))))
+
+
+def test_pixels_are_standardised_together_and_other_sets_as_this_one(tmp_path, monkeypatch):
+    """Of tiny sets in the form of the real ones: the training part's mean and deviation are those of all."""
+    from pp_testbed.problems import datasets
+    from pp_testbed.problems.rows import set_of
+
+    rng = np.random.default_rng(0)
+    sets = {"mnist": (28, 28), "fashion_mnist": (28, 28), "usps": (16, 16)}
+    arrays = {}
+    for name, shape in sets.items():
+        labels = np.repeat(np.arange(10), 70)
+        arrays[name] = {
+            f"{kind}_{part}": value
+            for part in ("train", "test")
+            for kind, value in (("x", rng.integers(256, size=(700, *shape), dtype=np.uint8)), ("y", labels))
+        }
+        np.savez(tmp_path / f"{name}.npz", **arrays[name])
+    monkeypatch.setenv(datasets.PLACE, str(tmp_path))
+    monkeypatch.setattr(
+        datasets,
+        "DIGESTS",
+        {name: set_of(*one.values(), name=name).name.partition("@")[2] for name, one in arrays.items()},
+    )
+    datasets.data_set.cache_clear()
+    try:
+        problem = pt.problem("ursa_mnist/Tall-s0")
+        pixels = arrays["mnist"]["x_train"] / 255.0
+        expected = (arrays["fashion_mnist"]["x_test"] / 255.0 - pixels.mean()) / pixels.std()
+        np.testing.assert_allclose(
+            problem.truth.elsewhere["fashion_mnist"], expected.reshape(700, -1), atol=1e-5
+        )
+        np.testing.assert_allclose(problem.task.x.std(), 1.0, rtol=1e-5)
+        assert problem.task.network == pt.MLP(784, (200, 200), 10)
+        assert problem.truth.costs[3].tolist() == [100.0] * 3 + [0.0] + [100.0] * 6
+        assert set(problem.truth.elsewhere) == {"fashion_mnist", "usps_28", "mnist_turned"}
+        few = pt.problem("ursa_mnist_imbalanced/Tall-s0")
+        assert np.bincount(few.task.y).tolist() == [70, 70, 70, 61, 70, 70, 70, 62, 70, 70]
+    finally:
+        datasets.data_set.cache_clear()
+
+
+def two_classes(num=60):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(num, 2)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(int)
+
+
+def test_own_data_have_inputs_from_elsewhere_and_costs():
+    far = np.full((20, 2), 30.0) + np.random.default_rng(1).normal(size=(20, 2))
+    costs = [[0.0, 1.0], [100.0, 0.0]]
+    problem = pt.problem(data=two_classes(), elsewhere={"far": far}, costs=costs)
+    assert problem.name != pt.problem(data=two_classes(), elsewhere={"far": far}).name
+    assert problem.name != pt.problem(data=two_classes(), elsewhere={"far": far + 1}, costs=costs).name
+    posterior = pt.method("knn").fit(problem.keys.fit, problem.task)
+    scores = pt.evaluate(posterior, problem, key=problem.keys.evaluate)
+    assert scores.cost >= 0.0
+    assert len(scores.curves["elsewhere"]) == 2
+    assert scores.elsewhere_total == pytest.approx(scores.curves["elsewhere"][0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"costs": [[0, 1], [-2, 0]]},
+            "the cost of decision 0 where class 1 is true is -2; expected a finite",
+        ),
+        ({"costs": [[0, np.nan], [1, 0]]}, "the cost of decision 1 where class 0 is true is nan"),
+        ({"costs": np.zeros((3, 3))}, r"costs are float64 \(3, 3\); expected numbers \(2, 2\)"),
+        ({"elsewhere": {"far": np.zeros((5, 3))}}, "inputs of far have 3 columns; the data have 2"),
+        ({"elsewhere": {"far": np.full((5, 2), np.inf)}}, "inputs of far are infinite, first at row 0"),
+    ],
+)
+def test_what_data_are_judged_by_is_checked(options, words):
+    with pytest.raises(pt.UsageError, match=words):
+        pt.problem(data=two_classes(), **options)
+
+
+def test_only_classes_are_judged_by_costs_and_only_ones_own():
+    x, y = two_classes()
+    with pytest.raises(pt.UsageError, match="labels are numbers; expected classes"):
+        pt.problem(data=(x, y.astype(float) + x[:, 1]), costs=np.zeros((2, 2)))
+    with pytest.raises(pt.UsageError, match="a data set has the parts that it has; expected no costs"):
+        pt.problem(data="iris", costs=np.zeros((3, 3)))
+    with pytest.raises(pt.UsageError, match="'iris/T10-s0' says all of a problem; expected no elsewhere"):
+        pt.problem("iris/T10-s0", elsewhere={"far": x})

@@ -92,7 +92,14 @@ METHODS = {
 }
 
 
-SHIPPED = ("tuned", "highdim", "tables", "images", "numbers")  # files of presets, in the package's data
+SHIPPED = (
+    "tuned",
+    "highdim",
+    "tables",
+    "images",
+    "numbers",
+    "ursabench",
+)  # files of presets, in the package's data
 PRESETS = ("paper", *SHIPPED)  # by name; others are files of users
 
 

@@ -9,7 +9,7 @@ with exact transitions are in `mcmc`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import blackjax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 
+from pp_testbed.engine.identity import SINCE
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.map_ensemble import agent_of
 from pp_testbed.inference.mcmc import Chains, Target
@@ -39,7 +40,7 @@ Batch = tuple[Array, Array, Array]
 Gradient = Callable[[Array, Batch], Array]
 Kernel = Callable[[Array, Any, Batch, Array, Array], Any]
 NETWORKS = ("agent", "generative")
-SCHEDULES = ("constant", "polynomial", "cyclical")
+SCHEDULES = ("constant", "polynomial", "cosine", "cyclical")
 PRECONDITIONERS = ("none", "rmsprop")
 LOOKS = 10  # at a row for log densities of draws, at most, for each that the chains take
 ROWS_AT_ONCE = 100_000  # at which log densities of draws are computed together
@@ -61,9 +62,10 @@ class StochasticGradientSampler:
         thinning: steps per draw.
         num_chains: chains, each from its own start.
         batch_size: rows per step, or all there are.
-        schedule: "constant"; "polynomial", ε (1 + t / burn_in)^-decay; or "cyclical", ε (1 + cos π u) / 2
-            with u in [0, 1) the place in one of `num_cycles` cycles: Zhang et al., 2020, "Cyclical
-            Stochastic Gradient MCMC for Bayesian Deep Learning".
+        schedule: "constant"; "polynomial", ε (1 + t / burn_in)^-decay; "cosine", from ε to ε / 2 in half a
+            period over all steps, as in URSABench; or "cyclical", ε (1 + cos π u) / 2 with u in [0, 1) the
+            place in one of `num_cycles` cycles: Zhang et al., 2020, "Cyclical Stochastic Gradient MCMC for
+            Bayesian Deep Learning".
         exploration: fraction of a cycle without noise.
         draws_per_cycle: last draws of each that are kept,
             whatever `burn_in` is.
@@ -170,6 +172,8 @@ class StochasticGradientSampler:
             return rate, one
         if self.schedule == "polynomial":
             return rate * (1.0 + step / max(1, self.burn_in)) ** -self.decay, one
+        if self.schedule == "cosine":
+            return rate * (0.75 + 0.25 * jnp.cos(jnp.pi * step / self.num_steps)), one
         place = (step * self.num_cycles / self.num_steps) % 1.0
         return rate * 0.5 * (1.0 + jnp.cos(jnp.pi * place)), jnp.where(place < self.exploration, 0.0, 1.0)
 
@@ -269,15 +273,20 @@ class SGLD(StochasticGradientSampler):
     Li et al., 2016, "Preconditioned Stochastic Gradient Langevin Dynamics for Deep Neural Networks",
     whose Γ term is left out, as it is in their experiments.
 
+    With `steady` 1 and μ > 0 this is the SGHMC of Chen et al. as URSABench writes it (Vadera et al., 2020):
+    with v = √ε m and learning rate η = ε T, v ← μ v - η ∂U/∂θ / T + noise, U the negative log posterior.
+
     Args:
         momentum: μ, 0 or say 0.9.
         preconditioner: "none" or "rmsprop".
+        cold: whether p(θ | y)^T is sampled, at temperature 1 / T, as URSABench does: noise is √T times less.
     """
 
     revision: ClassVar[int] = 1
     momentum: float = 0.0
     preconditioner: str = "none"
     name: str = "sgld"
+    cold: bool = field(default=False, metadata={SINCE: "0.6.0"})
     sweep: ClassVar[Sweep] = (
         {
             "learning_rate": (1e-4, 5e-4, 1e-3, 5e-3),
@@ -295,6 +304,8 @@ class SGLD(StochasticGradientSampler):
         return LangevinState(position, jnp.zeros_like(position), jnp.zeros_like(position))
 
     def kernel(self, gradient: Gradient, num_train: Any) -> Kernel:
+        temperature = 1.0 / num_train if self.cold else 1.0
+
         def step(key: Array, state: LangevinState, batch: Batch, rate: Array, noise: Array) -> LangevinState:
             slope = gradient(state.position, batch)
             root, square = jnp.sqrt(rate), state.square
@@ -302,7 +313,7 @@ class SGLD(StochasticGradientSampler):
                 square = 0.99 * square + 0.01 * (slope / num_train) ** 2
                 root = root / jnp.sqrt(1e-5 + jnp.sqrt(square))
             normal = jax.random.normal(key, slope.shape)
-            spread = noise * jnp.sqrt(2.0 * (1.0 - self.momentum))
+            spread = noise * jnp.sqrt(2.0 * (1.0 - self.momentum) * temperature)
             momentum = self.momentum * state.momentum + root * slope + spread * normal
             return LangevinState(state.position + root * momentum, momentum, square)
 

@@ -165,6 +165,7 @@ def test_sgld_has_the_stationary_variance_of_its_step():
 SMALL_STEPS = {
     "sgld": {"learning_rate": 2e-3, "thinning": 100},
     "sgld, momentum": {"learning_rate": 5e-4, "momentum": 0.9, "thinning": 100},
+    "sgld, cold": {"learning_rate": 5e-4, "momentum": 0.9, "thinning": 100, "cold": True},
     "sghmc": {"learning_rate": 1e-4, "thinning": 20},
     "sgnht": {"learning_rate": 1e-5, "thinning": 400, "num_steps": 800_000, "burn_in": 80_000},
 }
@@ -176,8 +177,25 @@ def test_stochastic_gradient_samplers_with_small_steps_and_the_whole_batch(name)
     options = {"num_steps": 100_000, "burn_in": 20_000, "num_chains": 4, "network": "generative"}
     sampler = pt.method(name.partition(",")[0], **options | SMALL_STEPS[name])
     mean, precision = exact_linear(task)
+    sd = np.sqrt(np.diag(np.linalg.inv(precision)) / (task.num_train if "cold" in name else 1))
     # A step of these sizes widens the posterior by a few percent.
-    assert_moments(by_chain(fit(sampler, task)), mean, np.sqrt(np.diag(np.linalg.inv(precision))), slack=0.05)
+    assert_moments(by_chain(fit(sampler, task)), mean, sd, slack=0.05)
+
+
+def test_sgld_with_momentum_is_the_sghmc_of_ursabench():
+    """v ← (1 - α) v - η g + √(2 α η) / T n; θ ← θ + v, with g of the mean loss, at temperature 1 / T."""
+    num, rate, friction, keys = 10, 0.05, 0.2, jax.random.split(jax.random.key(0), 5)
+    slope = jnp.array([3.0, 4.0])
+    sampler = SGLD(learning_rate=rate, steady=1.0, momentum=1.0 - friction, cold=True)
+    step = sampler.kernel(lambda theta, batch: -num * slope * theta, num)
+    theta, velocity = jnp.array([0.5, -1.0]), jnp.zeros(2)
+    state = sampler.init(keys[0], theta)
+    for key in keys:
+        state = step(key, state, None, sampler.rate(num), jnp.ones(()))
+        noise = np.sqrt(2 * friction * rate) / num * jax.random.normal(key, (2,))
+        velocity = (1.0 - friction) * velocity - rate * slope * theta + noise
+        theta = theta + velocity
+    np.testing.assert_allclose(state.position, theta, rtol=1e-5)
 
 
 def test_sgld_without_momentum_is_blackjax_sgld():
@@ -246,11 +264,17 @@ def test_polynomial_schedule_decays():
     np.testing.assert_allclose(rates / rates[0], [1.0, 2**-0.33, 8**-0.33], rtol=1e-5)
 
 
+def test_cosine_schedule_falls_to_half():
+    sampler = pt.method("sgld", schedule="cosine", num_steps=300, burn_in=100, thinning=10)
+    rates = jax.vmap(sampler.step_size, (0, None))(jnp.array([0, 100, 150, 300]), sampler.rate(10))[0]
+    np.testing.assert_allclose(rates / rates[0], [1.0, 0.875, 0.75, 0.5], rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("method", "options", "message"),
     [
         ("sgld", {"burn_in": 600_000}, "sgld keeps no draws"),
-        ("sgld", {"schedule": "cosine"}, "unknown schedule 'cosine'"),
+        ("sgld", {"schedule": "cosin"}, "unknown schedule 'cosin'"),
         ("sgld", {"network": "agnet"}, "did you mean 'agent'"),
         ("sgld", {"preconditioner": "adam"}, "unknown preconditioner"),
         ("sgld", {"momentum": 1.5}, "sgld.momentum=1.5: expected a number between 0 and 1"),

@@ -130,6 +130,11 @@ class BaseProblem(Named):
         return 0
 
     @property
+    def judged_by(self) -> tuple[Any, ...]:
+        """What else there is in its truth: inputs from elsewhere, by set, and whether errors cost."""
+        return ()
+
+    @property
     def tuned_on(self) -> tuple[BaseProblem, ...]:
         """The problems that methods are tuned on for it, which are never reported."""
         raise NotImplementedError

@@ -81,6 +81,11 @@ class DataProblem(BaseProblem):
         return len(split_rows(self.data, self.seed, self.split).y_test)
 
     @property
+    def judged_by(self) -> tuple[Any, ...]:
+        sizes = tuple((name, len(x)) for name, x in sorted(self.data.elsewhere.items()))
+        return sizes, self.data.costs is not None
+
+    @property
     def tuned_on(self) -> tuple[DataProblem, ...]:
         """What methods are tuned on for it: a part of its training data is held out, and never its test part.
 

@@ -156,7 +156,7 @@ def program_of(method: Any, problem: BaseProblem) -> Any:
     if not problems_at_once(method):
         return id(method), problem.name
     structure = jax.tree.structure((method, problem.model))
-    return structure, num_rows(method, problem), problem.num_test, problem.is_of_data
+    return structure, num_rows(method, problem), problem.num_test, problem.judged_by, problem.is_of_data
 
 
 def score_cells(config: Evaluation, messages: list[Fitted], workspace: Workspace) -> Iterator[Rows]:

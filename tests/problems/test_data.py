@@ -462,6 +462,18 @@ def test_what_data_are_judged_by_is_checked(options, words):
         pt.problem(data=two_classes(), **options)
 
 
+def test_what_judges_a_set_is_part_of_its_program(tmp_path):
+    """Sets of one shape, with other truths, are scored in one run."""
+    far = np.full((20, 2), 30.0)
+    options = ({}, {"costs": [[0, 1], [1, 0]]}, {"elsewhere": {"far": far}}, {"elsewhere": {"far": far[:5]}})
+    problems = [pt.problem(data=two_classes(), **one) for one in options]
+    config = pt.Evaluation(num_batches=10)
+    frame = pt.run(problems, [pt.method("mlp", num_steps=5)], tmp_path, progress=False, config=config)
+    assert (frame.status == "ok").all(), frame.error
+    assert frame.cost.notna().sum() == 1
+    assert frame.elsewhere_total.notna().sum() == 2
+
+
 def test_only_classes_are_judged_by_costs_and_only_ones_own():
     x, y = two_classes()
     with pytest.raises(pt.UsageError, match="labels are numbers; expected classes"):

@@ -139,6 +139,7 @@ def test_one_function_disagrees_with_nobody_and_has_no_knowledge_to_gain():
     assert scores.auroc_knowledge == pytest.approx(0.5, rel=1e-5)  # all inputs are tied
 
 
+@pytest.mark.slow
 def test_biases_of_few_draws_are_estimated():
     """Of functions that guess at random: two of M draws differ with probability (1 - 1/K) (1 - 1/M)."""
     rng = np.random.default_rng(0)
@@ -162,8 +163,8 @@ def judged(num_functions=5, num_groups=1):
     return outputs, y[:40], posterior_of(outputs, weights, num_groups), truth, costs
 
 
-def test_inputs_from_elsewhere_are_told_as_scikit_learn_counts():
-    outputs, y, posterior, truth, _ = judged()
+def test_inputs_from_elsewhere_and_decisions_are_judged_as_brute_force_does():
+    outputs, y, posterior, truth, costs = judged()
     scores = pt.evaluate(posterior, truth, key=KEY)
     probs, weights = softmax(outputs, axis=-1), np.exp(np.asarray(posterior.log_weights, float))
     mean = np.einsum("m,mnk->nk", weights, probs)
@@ -176,34 +177,23 @@ def test_inputs_from_elsewhere_are_told_as_scikit_learn_counts():
         ]
         np.testing.assert_allclose(scores.values["elsewhere_" + name], np.mean(areas), **FLOAT32)
         np.testing.assert_allclose(scores.curves["elsewhere"][place::2], areas, **FLOAT32)
-    alone = pt.evaluate(posterior_of(outputs[:, :40], weights), truth_of(y, Categorical(), 4), key=KEY)
-    for name, value in alone.values.items():  # no other score knows of them
-        np.testing.assert_allclose(scores.values[name], value, rtol=1e-6, err_msg=name)
-
-
-def test_decisions_are_those_of_least_expected_cost():
-    outputs, y, posterior, truth, costs = judged()
-    scores = pt.evaluate(posterior, truth, key=KEY)
-    weights = np.exp(np.asarray(posterior.log_weights, float))
-    mean = np.einsum("m,mnk->nk", weights, softmax(outputs, axis=-1))[:40]
     paid = []
-    for probs, label in zip(mean, y, strict=True):
-        expected = [sum(probs[true] * costs[true, decision] for true in range(4)) for decision in range(4)]
+    for row, label in zip(mean, y, strict=False):
+        expected = [sum(row[true] * costs[true, decision] for true in range(4)) for decision in range(4)]
         paid.append(costs[label, int(np.argmin(expected))])
     np.testing.assert_allclose(scores.cost, np.mean(paid), rtol=1e-5)
     np.testing.assert_allclose(scores.cost_stderr, np.std(paid, ddof=1) / np.sqrt(40), rtol=1e-4)
-
-
-def test_plain_posteriors_are_judged_alike():
-    outputs, _, posterior, truth, _ = judged()
-    weights = np.exp(np.asarray(posterior.log_weights, float))
+    alone = pt.evaluate(posterior_of(outputs[:, :40], weights), truth_of(y, Categorical(), 4), key=KEY)
+    for name, value in alone.values.items():  # no other score knows of them
+        np.testing.assert_allclose(scores.values[name], value, rtol=1e-6, err_msg=name)
     plain = pt.finite(lambda x: outputs[:, x[:, 0].astype(int)], weights)
-    ours, theirs = (pt.evaluate(one, truth, key=KEY) for one in (posterior, plain))
-    for name, value in ours.values.items():
+    theirs = pt.evaluate(plain, truth, key=KEY)
+    for name, value in scores.values.items():
         np.testing.assert_allclose(theirs.values[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
-    np.testing.assert_allclose(ours.curves["elsewhere"], theirs.curves["elsewhere"], rtol=1e-5)
+    np.testing.assert_allclose(scores.curves["elsewhere"], theirs.curves["elsewhere"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_draws_left_out_have_areas_of_their_own():
     """The jackknife's errors are larger than those over inputs alone."""
     _, _, sample, truth, _ = judged(10, num_groups=10)

@@ -35,6 +35,11 @@ class Ranking(NamedTuple):
         """The sum of values [N] in each group [N], 0 of groups that there are not."""
         return segment_sum(values[self.order], self.group, len(self.order))
 
+    def means(self, values: Array, weights: Array) -> Array:
+        """The mean of values [N] of the group of each input, in their order [N]."""
+        sums, every = self.sums(weights * values), self.sums(weights)
+        return (sums / jnp.where(every > 0, every, 1.0))[self.group]
+
 
 def linearised(score: Callable[[Array], Array], num: int) -> Array:
     """Terms [N] whose mean is a score of weights, and whose spread is its error.
@@ -77,7 +82,7 @@ def aurc(weights: Array, doubt: Array, loss: Array) -> Array:
     Geifman and El-Yaniv, 2017, "Selective Classification for Deep Neural Networks".
     """
     ranking = Ranking.by(doubt)
-    shared, sorted_weights = _shared_loss(ranking, weights, loss), weights[ranking.order]
+    shared, sorted_weights = ranking.means(loss, weights), weights[ranking.order]
     covered = jnp.cumsum(sorted_weights)
     return (sorted_weights * jnp.cumsum(sorted_weights * shared) / covered).sum() / weights.sum()
 
@@ -91,9 +96,3 @@ def augrc(weights: Array, doubt: Array, loss: Array) -> Array:
     losses, every = ranking.sums(weights * loss), ranking.sums(weights)
     below = jnp.cumsum(losses) - losses
     return (every * (below + 0.5 * losses)).sum() / weights.sum() ** 2
-
-
-def _shared_loss(ranking: Ranking, weights: Array, loss: Array) -> Array:
-    """The mean loss of the group of each input, in their order [N]."""
-    losses, every = ranking.sums(weights * loss), ranking.sums(weights)
-    return (losses / jnp.where(every > 0, every, 1.0))[ranking.group]

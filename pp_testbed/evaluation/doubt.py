@@ -16,9 +16,8 @@ from pp_testbed.evaluation.detection import auroc, linearised
 from pp_testbed.models.base import Array
 
 # What scores are made of: KLs [n] or [n, width], scores of the mean [n, width], `predicted` [n, width, K]; of
-# held-out labels also the mean `expected_entropy` of functions [n, width], and both of sets `elsewhere`.
+# held-out labels also `knowledge`, the uncertainty of it [n, width], and both of sets `elsewhere`.
 Parts = dict[str, Any]
-ROUNDING = 1e-6  # of an entropy: ten units of the last place in single precision
 
 
 def total_uncertainty(parts: Parts, _tau: int = 0) -> Array:
@@ -27,13 +26,8 @@ def total_uncertainty(parts: Parts, _tau: int = 0) -> Array:
 
 
 def knowledge_uncertainty(parts: Parts, _tau: int = 0) -> Array:
-    """What a label would say of which function is true: total uncertainty but for what each function has.
-
-    A difference of no more than rounding is none, so that one function alone ranks nothing.
-    """
-    total = total_uncertainty(parts)
-    difference = total - parts["expected_entropy"]
-    return jnp.where(jnp.abs(difference) > ROUNDING * total, difference, 0.0)
+    """What a label would say of which function is true: total uncertainty but for what each function has."""
+    return parts["knowledge"]
 
 
 class Doubt(NamedTuple):
@@ -69,7 +63,7 @@ def of_sets(doubt: Doubt) -> Callable[[Parts, int], Array]:
     """The terms of the mean over sets of how inputs from elsewhere are told."""
 
     def terms(parts: Parts, _tau: int) -> Array:
-        num = sum(part["expected_entropy"].size for part in _sets_of(parts))
+        num = sum(part["knowledge"].size for part in _sets_of(parts))
         return linearised(lambda weights: areas_of_sets(parts, doubt, weights).mean(), num)[:, None]
 
     return terms

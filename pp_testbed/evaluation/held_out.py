@@ -23,7 +23,7 @@ from pp_testbed.evaluation.terms import BLOCK, Evaluation, Terms, log_mixture, m
 from pp_testbed.models.base import Array, HeldOut
 from pp_testbed.models.likelihoods import Likelihood
 
-OF_DOUBT = ("predicted", "expected_entropy")  # what doubts are made of
+OF_DOUBT = ("predicted", "knowledge")  # what doubts are made of
 NODES = 100  # of quadrature on either side of a label, for CRPS
 
 
@@ -160,9 +160,12 @@ def _of_classes(
     by_input = jax.nn.log_softmax(jnp.moveaxis(outputs, 0, -1), axis=1)[:, None]  # [b, 1, K, M]
     of_mean = marginal_terms(log_truth, by_input, log_weights, num_groups)
     weights = _weights_without(log_weights, num_groups)  # [1 + G, M], or [1, M]
+    probs = jnp.exp(jnp.moveaxis(by_input[:, 0], -1, 0))  # [M, b, K]
+    knowledge = entr(_mixed(weights, probs)).sum(axis=-1) - _mixed(weights, entr(probs).sum(axis=-1))
     votes = _mixed(weights, jax.nn.one_hot(outputs.argmax(axis=-1), num_classes))  # [1 + G, b, K]
     every = {
-        "expected_entropy": _mixed(weights, entr(jnp.exp(by_input[:, 0])).sum(axis=1).T),
+        # One function has none, and what rounding leaves of it must not rank inputs.
+        "knowledge": knowledge if len(outputs) > 1 else jnp.zeros_like(knowledge),
         "disagreement": 1.0 - (votes**2).sum(axis=-1),
     }
     of_functions = _parted(every, num_groups)

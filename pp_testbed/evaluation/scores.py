@@ -164,23 +164,16 @@ UNCERTAINTIES = (
 DETECTION = (
     *(
         _detail(
-            f"auroc_{name}",
-            f"AUROC{doubt.short}",
-            f"how often an error is doubted more than what is right, by {doubt.words}",
-            of_errors(auroc, doubt),
+            f"{prefix}_{name}",
+            symbol + doubt.short,
+            f"{words}, by {doubt.words}",
+            of_errors(score, doubt),
             is_less_better=False,
             may_lack=True,
         )
-        for name, doubt in DOUBTS.items()
-    ),
-    *(
-        _detail(
-            f"precision_{name}",
-            f"AP{doubt.short}",
-            f"average precision of errors among what is doubted most, by {doubt.words}",
-            of_errors(average_precision, doubt),
-            is_less_better=False,
-            may_lack=True,
+        for prefix, symbol, words, score in (
+            ("auroc", "AUROC", "how often an error is doubted more than what is right", auroc),
+            ("precision", "AP", "average precision of errors among what is doubted most", average_precision),
         )
         for name, doubt in DOUBTS.items()
     ),

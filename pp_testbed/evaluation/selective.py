@@ -5,10 +5,10 @@ These are curves, not scores: arrays of fixed lengths, which results keep beside
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pp_testbed.evaluation.detection import Ranking
 from pp_testbed.evaluation.doubt import DOUBTS, OF_SETS, Parts, areas_of_sets
 from pp_testbed.evaluation.scores import DECILES, NUM_BINS
 from pp_testbed.models.base import Array
@@ -42,11 +42,7 @@ def risk_at(confidence: Array, loss: Array) -> Array:
         [0.0, 0.5]
     """
     num = confidence.shape[0]
-    order = jnp.argsort(-confidence)
-    confidence, loss = confidence[order], loss[order]
-    group = jnp.cumsum(jnp.concatenate([jnp.zeros(1, int), (jnp.diff(confidence) != 0).astype(int)]))
-    sums, counts = (jax.ops.segment_sum(part, group, num) for part in (loss, jnp.ones(num)))
-    shared = (sums / jnp.maximum(counts, 1.0))[group]
+    shared = Ranking.by(-confidence).means(loss, jnp.ones(num))
     total = jnp.concatenate([jnp.zeros(1), jnp.cumsum(shared)])
     covered = jnp.asarray(COVERAGES) * num
     return jnp.interp(covered, jnp.arange(num + 1), total) / covered

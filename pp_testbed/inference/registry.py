@@ -92,6 +92,7 @@ METHODS = {
 }
 
 
+# Files of presets, in the package's data.
 SHIPPED = (
     "tuned",
     "highdim",
@@ -99,7 +100,7 @@ SHIPPED = (
     "images",
     "numbers",
     "ursabench",
-)  # files of presets, in the package's data
+)
 PRESETS = ("paper", *SHIPPED)  # by name; others are files of users
 
 

@@ -233,9 +233,9 @@ class HeldOut:
     @property
     def offers(self) -> frozenset[str]:
         """What it offers scores: see `evaluation.scores`."""
-        has = {"elsewhere": bool(self.elsewhere), "costs": self.costs is not None}
         kind = "classes" if self.likelihood.is_of_classes else "numbers"
-        return frozenset({"labels", kind, *(name for name, is_there in has.items() if is_there)})
+        extras = ["elsewhere"] * bool(self.elsewhere) + ["costs"] * (self.costs is not None)
+        return frozenset({"labels", kind, *extras})
 
     @property
     def others(self) -> list[tuple[str, Array]]:

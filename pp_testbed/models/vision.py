@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -91,7 +92,7 @@ class ConvNet:
         """What enters the last layer [N, h, w, c] of images."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
 

@@ -20,7 +20,7 @@ import numpy as np
 from pp_testbed.errors import UsageError, unknown
 from pp_testbed.problems.downloads import SOURCES
 from pp_testbed.problems.rows import DataSet, check_apart, set_of
-from pp_testbed.problems.shifts import resized, rotation, shot_noise
+from pp_testbed.problems.shifts import resized, shot_noise
 
 PLACE = "PP_TESTBED_DATA"
 Arrays = dict[str, np.ndarray]
@@ -32,8 +32,8 @@ class Judged(NamedTuple):
     Attributes:
         network: see `DataSet`.
         elsewhere: the sets whose test inputs are elsewhere.
-        critical: classes, and what it costs to take one of them for another. Other errors cost `usual`.
-        usual: see there.
+        critical: classes, and what it costs to take one of them for another.
+        usual: what any other error costs.
     """
 
     network: str = ""
@@ -83,7 +83,8 @@ def _with_shot_noise(arrays: Arrays) -> Arrays:
 
 
 def _turned(arrays: Arrays) -> Arrays:
-    return arrays | {part: rotation(arrays[part], 90.0) for part in ("x_train", "x_test")}
+    """Each image as `shifts.rotation` by 90 degrees has it, but that no pixel is between others."""
+    return arrays | {part: np.rot90(arrays[part], axes=(1, 2)) for part in ("x_train", "x_test")}
 
 
 def _of_28_pixels(arrays: Arrays) -> Arrays:

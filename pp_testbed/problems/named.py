@@ -51,8 +51,8 @@ def problem(
     """
     if name is not None:
         besides = {"num_train": num_train, "temperature": temperature, "seed": seed or None, "model": model}
-        _refuse(f"{name!r} says all of a problem", **besides, data=data, test=test, split=split)
-        _refuse(f"{name!r} says all of a problem", elsewhere=elsewhere, costs=costs, **options)
+        besides |= {"data": data, "test": test, "split": split, "elsewhere": elsewhere, "costs": costs}
+        _refuse(f"{name!r} says all of a problem", **besides, **options)
         return of_name(name)
     if data is None:
         _refuse("there is no data", test=test, split=split, elsewhere=elsewhere, costs=costs)

@@ -131,9 +131,11 @@ def test_uncertainties_and_detection_of_a_posterior_equal_brute_force():
         np.testing.assert_allclose(scores.values["precision_" + name], precision, **FLOAT32)
 
 
-def test_one_function_disagrees_with_nobody_and_has_no_knowledge_to_gain():
+@pytest.mark.parametrize("certainty", [1.0, 10.0])
+def test_one_function_disagrees_with_nobody_and_has_no_knowledge_to_gain(certainty):
+    """Also where it is nearly certain, and the rounding of its probabilities is much of their entropy."""
     outputs, y, _ = classes(4, functions=1)
-    scores = pt.evaluate(posterior_of(outputs), truth_of(y, Categorical(), 10), key=KEY)
+    scores = pt.evaluate(posterior_of(certainty * outputs), truth_of(y, Categorical(), 10), key=KEY)
     assert scores.disagreement == 0.0
     assert scores.knowledge_uncertainty == 0.0
     assert scores.auroc_knowledge == pytest.approx(0.5, rel=1e-5)  # all inputs are tied

@@ -1,7 +1,7 @@
 """What the examples in docstrings may use, as `docs/api.md` says; made once, and only where it is used.
 
-Also: compiled programs are let go of before there are too many for one process, and those of the plain run
-are compiled in less time.
+Also: compiled programs are let go of before there are too many for one process, and are compiled in less time
+than users' are.
 """
 
 import os
@@ -17,11 +17,10 @@ NAMES = ("problem", "posterior", "reference", "frame")
 
 
 def pytest_configure(config):
-    """Most of the plain run is compilation: its machine code is not optimised. Slow tests run as users do."""
-    if config.option.markexpr == "not slow":
-        os.environ["XLA_FLAGS"] = (
-            f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
-        )
+    """Most of a run is compilation: machine code is not optimised, and in slow tests only a little."""
+    level = 0 if config.option.markexpr == "not slow" else 1
+    given = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level={level} {given}".strip()
 
 
 def pytest_collection_modifyitems(items):

@@ -18,14 +18,13 @@ import pandas as pd
 import pyarrow as pa
 
 from pp_testbed.engine.identity import config_hash, renewed
-from pp_testbed.engine.store import Layout, read_table
+from pp_testbed.engine.store import Layout, read_arrays, read_table
 from pp_testbed.studies.bandits import REGRETS
 from pp_testbed.studies.reference_files import (
     SHIPPED,
     TABLE,
     file_name,
     load,
-    read_arrays,
     references,
     write_arrays,
 )

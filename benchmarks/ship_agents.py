@@ -24,7 +24,7 @@ import pp_testbed as pt
 from pp_testbed.engine.store import OK
 from pp_testbed.inference.specs import MethodSpec
 from pp_testbed.problems.suites import Suite
-from pp_testbed.studies.scoring import facts_of
+from pp_testbed.studies.cells import facts_of
 
 HOME = Path(__file__).parent.parent
 KEPT = HOME / "kept"

@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -252,6 +252,19 @@ def read_table(path: Path, layout: Layout) -> pa.Table | None:
         table = table.select(schema.names).cast(schema)
         return _renewed(table) if _is_ours(table, layout) else None
     except (OSError, ValueError, KeyError, pa.ArrowException):
+        return None
+
+
+def read_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, np.ndarray] | None:
+    """Arrays of a file (all if no names), checked against their checksums; None where it is damaged."""
+    if path.exists() and not path.is_file():  # a pipe, say, which would be waited for
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in names or file.files}
+    except PermissionError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except Exception:  # whatever zipfile, zlib and numpy make of a damaged byte: there are many
         return None
 
 

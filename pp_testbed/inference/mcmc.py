@@ -164,7 +164,7 @@ class Sampler:
         return self.num_chains * (self.warmup + self.num_draws * self.thinning)
 
     def warm_up(self, key: Array, target: Target) -> tuple[Any, Any]:
-        """A kernel's state after warm-up, and its tuned parameters."""
+        """A kernel's state after warm-up, and its tuned parameters by name."""
         raise NotImplementedError
 
     def step(self, target: Target, tuned: Any) -> Step:
@@ -353,13 +353,13 @@ class MALA(Sampler):
         keys = jax.random.split(key_tune, self.warmup)
         carry = state, jnp.log(1e-3)
         (state, log_step), _ = jax.lax.scan(tune, carry, (jnp.arange(self.warmup), keys))
-        return state, jnp.exp(log_step)
+        return state, {"step_size": jnp.exp(log_step)}
 
     def step(self, target: Target, tuned: Any) -> Step:
         kernel = blackjax.mala.build_kernel()
 
         def step(key: Array, state: Any) -> tuple[Any, Stats]:
-            state, info = kernel(key, state, target.log_density, tuned)
+            state, info = kernel(key, state, target.log_density, **tuned)
             return state, {"lp": state.logdensity, "acceptance_rate": info.acceptance_rate}
 
         return step
@@ -404,13 +404,13 @@ class MCLMC(Sampler):
             desired_energy_var=self.energy_variance,
             diagonal_preconditioning=False,
         )
-        return state, tuned
+        return state, tuned._asdict()
 
     def step(self, target: Target, tuned: Any) -> Step:
         kernel = blackjax.mcmc.mclmc.build_kernel()
 
         def step(key: Array, state: Any) -> tuple[Any, Stats]:
-            state, info = kernel(key, state, target.log_density, **tuned._asdict())
+            state, info = kernel(key, state, target.log_density, **tuned)
             return state, {"lp": info.logdensity, "energy_change": info.energy_change}
 
         return step
@@ -442,7 +442,7 @@ class EllipticalSlice(Sampler):
         def step(state: Any, key: Array) -> tuple[Any, None]:
             return kernel(key, state, log_likelihood)[0], None
 
-        return jax.lax.scan(step, state, jax.random.split(key_steps, self.warmup))[0], None
+        return jax.lax.scan(step, state, jax.random.split(key_steps, self.warmup))[0], {}
 
     def step(self, target: Target, tuned: Any) -> Step:
         kernel, log_likelihood = self._kernel(target)

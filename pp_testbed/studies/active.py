@@ -39,7 +39,8 @@ from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.base import BaseProblem, key_of
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
-from pp_testbed.studies.scoring import FACTS, ORDER, SCORES, facts_of, fit_together, program_of
+from pp_testbed.studies.cells import FACTS, facts_of, program_of
+from pp_testbed.studies.scoring import ORDER, SCORES, fit_together
 
 REVISION = 1  # of how a run chooses
 BUDGETS = (10, 20, 40, 80, 160)

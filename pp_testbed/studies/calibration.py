@@ -43,7 +43,7 @@ from pp_testbed.inference.specs import resolve, resolve_for_all, sent
 from pp_testbed.models.base import Array, Task
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.named import problem
-from pp_testbed.studies.scoring import FACTS, Fitted, program_of
+from pp_testbed.studies.cells import FACTS, Fitted, program_of
 
 REVISION = 1  # of what is ranked
 FIRST_SEED = 100_000  # far from the seeds of suites

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +22,7 @@ import pandas as pd
 from jax.tree_util import Partial
 
 from pp_testbed.engine.identity import config_hash, config_text, renewed
-from pp_testbed.engine.store import cell_id, file_words, write_whole
+from pp_testbed.engine.store import cell_id, file_words, read_arrays, write_whole
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.diagnostics import Diagnostics
 from pp_testbed.evaluation.scores import SYMBOLS, Scores, lead_among
@@ -242,19 +241,6 @@ def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
         write_whole(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
-
-
-def read_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, np.ndarray] | None:
-    """Arrays of a file (all if no names), checked against their checksums; None where it is damaged."""
-    if path.exists() and not path.is_file():  # a pipe, say, which would be waited for
-        return None
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in names or file.files}
-    except PermissionError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except Exception:  # whatever zipfile, zlib and numpy make of a damaged byte: there are many
-        return None
 
 
 def references(store: str | os.PathLike[str] | None = None) -> pd.DataFrame:

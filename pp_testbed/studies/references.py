@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from jax.tree_util import Partial
 
-from pp_testbed.engine.identity import config_text
 from pp_testbed.engine.jobs import Executor, one_line
 from pp_testbed.engine.local import Local
-from pp_testbed.engine.programs import Programs
 from pp_testbed.engine.progress import Progress
 from pp_testbed.engine.provenance import versions
-from pp_testbed.engine.run import run, stem, words_on_failures
-from pp_testbed.engine.store import ALWAYS, GOOD, OK, Column, Layout, create_directory, read_table
-from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
+from pp_testbed.engine.run import run, words_on_failures
+from pp_testbed.engine.store import create_directory
+from pp_testbed.engine.study import Cell
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.compare import compare
 from pp_testbed.evaluation.diagnostics import diagnose_values, probe_values
@@ -38,7 +35,7 @@ from pp_testbed.evaluation.evaluator import evaluate, score_inputs, scores_of
 from pp_testbed.evaluation.scores import lead_among
 from pp_testbed.evaluation.terms import Evaluation, Terms, summarise
 from pp_testbed.inference.arviz import probe_inputs
-from pp_testbed.inference.mcmc import NUTS, Chains
+from pp_testbed.inference.mcmc import NUTS
 from pp_testbed.inference.options import method_name
 from pp_testbed.inference.posterior import Finite
 from pp_testbed.inference.specs import resolve
@@ -47,8 +44,9 @@ from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.named import of_name as named_problem
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
+from pp_testbed.studies.cells import facts_of
+from pp_testbed.studies.chains import Joined, Pieces, sampling
 from pp_testbed.studies.reference_files import (
-    REVISION,
     SHIPPED,
     Reference,
     default_store,
@@ -56,16 +54,11 @@ from pp_testbed.studies.reference_files import (
     find,
     load,
     read_about,
-    read_arrays,
     save,
     settings_of,
 )
-from pp_testbed.studies.scoring import FACTS, facts_of
 
 KEPT_DRAWS = 500  # parameters of so many draws are kept, of all chains together
-CHAINS = Layout(
-    "chains", (*FACTS, Column("chain", pa.int64(), ALWAYS), Column("seconds", pa.float64(), GOOD))
-)
 
 
 def reference(
@@ -233,110 +226,41 @@ def _build(
     problems: Sequence[BaseProblem], method: NUTS, directory: Path, executor: Executor, progress: bool
 ) -> None:
     """Run the chains that are missing, and put together those of a problem as soon as all are there."""
-    study, pieces = sampling(problems, method), directory / "pieces"
+    study, pieces = sampling(method, problems), Pieces(directory / "pieces")
     by_problem: dict[str, list[Cell]] = {}
     for cell in study.cells:
         by_problem.setdefault(cell.head["problem"], []).append(cell)
 
     def assemble(cell: Cell) -> None:
         mine, problem = by_problem[cell.head["problem"]], cell.message.problem
-        if not all(_ended_well(pieces, one) for one in mine):
+        if not all(map(pieces.ended_well, mine)):
             return
-        chains = [_piece(pieces, one) for one in mine]
-        if all(chains):
+        chains = [arrays for one in mine if (arrays := pieces.read(one))]
+        if len(chains) == len(mine):
             save(_assemble(problem, method, chains), directory / file_name(problem, settings))
             for one in mine:
-                _remove_piece(pieces, one)
+                pieces.remove(one)
 
-    create_directory(pieces, "references")
+    create_directory(pieces.directory, "references")
     settings = settings_of(method)
     for cell in study.cells:
-        _piece(pieces, cell)  # a damaged one is run again
+        pieces.read(cell)  # a damaged one is run again
     for cells in by_problem.values():  # which a build that was stopped at its very end has left
         assemble(cells[0])
     left = {one.name for one in problems if not (directory / file_name(one, settings)).exists()}
     if not left:
         return
     study = replace(study, cells=[cell for cell in study.cells if cell.head["problem"] in left])
-    frame = run(study, pieces, executor, progress=progress, kept=assemble)
+    frame = run(study, pieces.directory, executor, progress=progress, kept=assemble)
     if words := words_on_failures(frame):
         raise UsageError(words)
-
-
-def _ended_well(pieces: Path, cell: Cell) -> bool:
-    table = read_table(pieces / f"{stem(cell)}.parquet", CHAINS)
-    return table is not None and table["status"].to_pylist() == [OK]
-
-
-def _piece(pieces: Path, cell: Cell) -> dict[str, np.ndarray] | None:
-    """The arrays of a chain that ended well; a damaged piece is removed, so that the chain is run again."""
-    if not _ended_well(pieces, cell):
-        return None
-    arrays = read_arrays(pieces / f"{stem(cell)}.npz")
-    if arrays is None:
-        _remove_piece(pieces, cell)
-    return arrays
-
-
-def _remove_piece(pieces: Path, cell: Cell) -> None:
-    for suffix in (".parquet", ".npz"):
-        (pieces / f"{stem(cell)}{suffix}").unlink(missing_ok=True)
-
-
-class Sampled(NamedTuple):
-    """What a worker is told of a chain."""
-
-    method: NUTS
-    problem: BaseProblem
-    chain: int
-
-
-def sampling(problems: Sequence[BaseProblem], method: NUTS) -> Study:
-    """The study of single chains. Versions are part of what they are: none are put together with others."""
-    cells, made_by = [], versions()
-    for problem in problems:
-        for chain in range(method.num_chains):
-            text = config_text(revision=REVISION, method=method, chain=chain, versions=made_by)
-            head = head_of(problem, method_name(method) or "nuts", text, chain=chain)
-            cells.append(Cell(head, Sampled(method, problem, chain), problem.padded_size))
-    return Study(CHAINS, cells, sample, "chains")
-
-
-def sample(messages: list[Sampled], workspace: Workspace) -> Iterator[Rows]:
-    """Run chains, one after another."""
-    for place, message in enumerate(messages):
-        arrays = _run_chain(*message, workspace.programs)
-        yield Rows(place, [{"seconds": float(arrays["seconds"])}], arrays)
-
-
-@jax.jit
-def _chain(method: NUTS, key: Any, task: Any) -> Any:
-    positions, stats, (state, tuned) = method.chain(key, method.target(task))
-    return positions, stats, {"position": state.position, **tuned}
-
-
-def _run_chain(method: NUTS, problem: BaseProblem, chain: int, programs: Programs) -> dict[str, np.ndarray]:
-    """One chain as arrays."""
-    key = method.chain_keys(problem.keys.fit)[chain]
-    arguments = jax.tree.map(jnp.asarray, (method, key, problem.draw()[0]))
-    (positions, stats, started), seconds = programs.timed(_chain, *arguments)
-    arrays = {"positions": positions, "seconds": seconds}
-    arrays |= {f"stats/{name}": leaf for name, leaf in stats.items()}
-    arrays |= {f"start/{name}": leaf for name, leaf in started.items()}
-    return {name: np.asarray(leaf) for name, leaf in arrays.items()}
-
-
-@jax.jit
-def _posterior(method: NUTS, task: Any, positions: Any, stats: Any) -> Chains:
-    return method.posterior(method.target(task), positions, stats, None)
 
 
 def _assemble(problem: BaseProblem, method: NUTS, chains: list[Any]) -> Reference:
     """The reference that chains make: scored and diagnosed."""
     task, truth = problem.draw()
-    stacked = {name: np.stack([chain[name] for chain in chains]) for name in chains[0]}
-    stats, start = _group(stacked, "stats"), _group(stacked, "start")
-    posterior = _posterior(method, task, stacked["positions"], stats)
+    joined = Joined.of(chains, method, task)
+    posterior = joined.posterior
     config = Evaluation()
     key = problem.keys.evaluate
     terms = score_inputs(posterior.without_history(), truth, key, config=config)
@@ -351,15 +275,15 @@ def _assemble(problem: BaseProblem, method: NUTS, chains: list[Any]) -> Referenc
         problem=problem,
         settings=settings_of(method),
         scores=scores,
-        diagnostics=diagnose_values(values, stats),
+        diagnostics=diagnose_values(values, joined.stats),
         values=values,
-        stats=stats,
-        start=start,
+        stats=joined.stats,
+        start=joined.start,
         terms={name: np.asarray(terms.whole[name]) for name in kept},
         deviations={name: _deviations(terms, name) for name in kept},
         draws={name: np.asarray(leaf[::thinning]) for name, leaf in posterior.draws.items()},
         thinning=thinning,
-        seconds=float(stacked["seconds"].sum()),
+        seconds=joined.seconds,
         versions=versions(),
     )
 
@@ -368,8 +292,3 @@ def _deviations(terms: Terms, name: str) -> np.ndarray:
     """How far a term is from itself without each group of draws, [G, n, ...], in half precision."""
     without = np.moveaxis(np.asarray(terms.without[name]), 1, 0)
     return (without - np.asarray(terms.whole[name])).astype(np.float16)
-
-
-def _group(arrays: dict[str, np.ndarray], group: str) -> dict[str, np.ndarray]:
-    prefix = group + "/"
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

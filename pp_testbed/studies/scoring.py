@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -37,15 +37,10 @@ from pp_testbed.models.base import Task
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.problems.suites import Suite
 from pp_testbed.problems.suites import suite as named_suite
+from pp_testbed.studies.cells import FACTS, Fitted, batch_size, facts_of, program_of
+from pp_testbed.studies.chains import Joined, chains_of, side_by_side
 
 REVISION = 1  # of how a cell is run
-FLOATS_AT_ONCE = 2**27  # of the data of problems that are fitted by one program
-FACTS = (
-    Column("model", pa.string(), MAYBE),
-    *(Column(name, pa.int64(), ALWAYS) for name in ("input_dim", "num_train")),
-    Column("temperature", pa.float64(), ALWAYS),
-    Column("num_classes", pa.int64(), ALWAYS),
-)
 SCORES = (
     *(Column(name, pa.float64(), GOOD if name == "nll" else MAYBE) for name in COLUMNS),
     *(Column(name, pa.float64(), MAYBE) for name in ("fit_seconds", "evaluate_seconds")),
@@ -90,7 +85,9 @@ def run(
     """
     name, problems = _problems(suite)
     study = scoring(methods, problems, name, config or Evaluation())
-    frame = run_study(study, out, executor or Local(jobs), progress=progress).assign(suite=name)
+    executor = executor or Local(jobs)
+    with side_by_side(study, out, executor, progress) as study:
+        frame = run_study(study, out, executor, progress=progress).assign(suite=name)
     if not progress and (words := words_on_failures(frame)):
         warnings.warn(words, stacklevel=2)
     return frame
@@ -110,13 +107,6 @@ def configuration(method: Any, evaluation: Evaluation, preset: str = "") -> str:
     """
     named = {"preset": preset} if preset else {}
     return config_text(revision=REVISION, method=method, evaluation=evaluation, **named)
-
-
-class Fitted(NamedTuple):
-    """What a worker is told of a cell: the method, in words or itself, and the problem."""
-
-    method: Any
-    problem: BaseProblem
 
 
 def scoring(methods: Sequence[Any], problems: Sequence[BaseProblem], suite: str, config: Evaluation) -> Study:
@@ -139,31 +129,13 @@ def scoring(methods: Sequence[Any], problems: Sequence[BaseProblem], suite: str,
     return Study(RESULTS, cells, partial(score_cells, config))
 
 
-def facts_of(problem: BaseProblem) -> dict[str, Any]:
-    """What the options of a preset may depend on."""
-    return problem.facts | {"seed": problem.seed}
-
-
-def batch_size(method: Any, problem: BaseProblem) -> int:
-    """How many problems a program of a method holds: fewer where their data are large."""
-    rows = num_rows(method, problem) + problem.num_test
-    most = max(1, FLOATS_AT_ONCE // (rows * problem.input_dim))
-    return min(problems_at_once(method), most)
-
-
-def program_of(method: Any, problem: BaseProblem) -> Any:
-    """What must be equal for cells to share a program: structures, not numbers."""
-    if not problems_at_once(method):
-        return id(method), problem.name
-    structure = jax.tree.structure((method, problem.model))
-    return structure, num_rows(method, problem), problem.num_test, problem.judged_by, problem.is_of_data
-
-
 def score_cells(config: Evaluation, messages: list[Fitted], workspace: Workspace) -> Iterator[Rows]:
     """Fit and score cells of one program."""
     methods = [resolve(message.method, facts_of(message.problem)) for message in messages]
     problems = [message.problem for message in messages]
-    if problems_at_once(methods[0]):
+    if chains := chains_of(messages[0].chains):
+        yield Rows(0, [_score_chains(config, methods[0], problems[0], chains, workspace.programs)])
+    elif problems_at_once(methods[0]):
         yield from _score_together(config, methods, problems, workspace)
     else:
         for place, pair in enumerate(zip(methods, problems, strict=True)):
@@ -214,6 +186,22 @@ def _score_together(
         except Exception as error:
             row = {"status": "error", "error": one_line(error)}
         yield Rows(i, [row])
+
+
+def _score_chains(
+    config: Evaluation,
+    method: Any,
+    problem: BaseProblem,
+    chains: list[dict[str, np.ndarray]],
+    programs: Programs,
+) -> dict[str, Any]:
+    """A sampler whose chains were run side by side."""
+    task, truth = problem.draw(num_rows(method, problem))
+    joined = Joined.of(chains, method, task)
+    posterior = joined.posterior.without_history()
+    terms, seconds = programs.timed(score, posterior, truth, problem.keys.evaluate, config=config)
+    scores = scores_of(terms, num_draws_of(posterior, config), truth, config)
+    return _row(scores, joined.seconds, seconds, None)
 
 
 def _score_alone(config: Evaluation, method: Any, problem: BaseProblem) -> dict[str, Any]:

@@ -36,7 +36,8 @@ from pp_testbed.inference.registry import METHODS, read_presets
 from pp_testbed.inference.specs import MethodSpec, resolve
 from pp_testbed.problems.suites import Suite, tuning_suite
 from pp_testbed.problems.suites import suite as named_suite
-from pp_testbed.studies.scoring import configuration, facts_of, run
+from pp_testbed.studies.cells import facts_of
+from pp_testbed.studies.scoring import configuration, run
 from pp_testbed.studies.trials import (
     COLUMNS,
     SAMPLERS,

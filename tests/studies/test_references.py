@@ -9,7 +9,7 @@ import pytest
 import pp_testbed as pt
 from pp_testbed.engine.identity import config_hash
 from pp_testbed.inference.mcmc import NUTS
-from pp_testbed.studies import references as module
+from pp_testbed.studies import chains
 from pp_testbed.studies.reference_files import SHIPPED, file_name, load, references, save, settings_of
 from pp_testbed.studies.references import build_references, reference, verify
 
@@ -63,14 +63,14 @@ def test_verification_repeats_the_chain_and_finds_what_was_altered(store):
 def test_nothing_is_built_twice_or_replaced(store, monkeypatch):
     path = next(store.glob("*.npz"))
     before = path.read_bytes()
-    monkeypatch.setattr(module, "_run_chain", lambda *_: pytest.fail("a chain was run again"))
+    monkeypatch.setattr(chains, "_run_chain", lambda *_: pytest.fail("a chain was run again"))
     build_references([PROBLEM], store=store, method=SHORT, jobs=0, progress=False)
     save(replace(load(path), seconds=0.0), path)
     assert path.read_bytes() == before
 
 
 def test_a_stopped_build_goes_on_with_the_missing_chains(tmp_path, store, monkeypatch):
-    ran, run_chain = [], module._run_chain
+    ran, run_chain = [], chains._run_chain
 
     def interrupted(method, problem, chain, programs):
         ran.append(chain)
@@ -78,7 +78,7 @@ def test_a_stopped_build_goes_on_with_the_missing_chains(tmp_path, store, monkey
             raise KeyboardInterrupt
         return run_chain(method, problem, chain, programs)
 
-    monkeypatch.setattr(module, "_run_chain", interrupted)
+    monkeypatch.setattr(chains, "_run_chain", interrupted)
     with pytest.raises(KeyboardInterrupt):
         build_references([PROBLEM], store=tmp_path, method=SHORT, jobs=0, progress=False)
     build_references([PROBLEM], store=tmp_path, method=SHORT, jobs=0, progress=False)
@@ -206,7 +206,7 @@ def test_a_shipped_reference_is_verified():
 
 def test_a_chain_that_fails_is_said_and_run_again(tmp_path, monkeypatch):
     """Also where the last chain ends well, and where a piece is damaged."""
-    run_chain = module._run_chain
+    run_chain = chains._run_chain
 
     def fails_first(method, problem, chain, programs):
         if chain == 0:
@@ -214,7 +214,7 @@ def test_a_chain_that_fails_is_said_and_run_again(tmp_path, monkeypatch):
         return run_chain(method, problem, chain, programs)
 
     options = {"store": tmp_path, "method": SHORT, "jobs": 0, "progress": False}
-    monkeypatch.setattr(module, "_run_chain", fails_first)
+    monkeypatch.setattr(chains, "_run_chain", fails_first)
     with pytest.raises(
         pt.UsageError, match=r"1 of 2 cells failed, such as nuts on .*: MemoryError: no memory"
     ):

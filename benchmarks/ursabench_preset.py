@@ -4,8 +4,12 @@
 
 The table is of the benchmark's files, in epochs of batches of 128 rows, with σ the prior's standard deviation
 and α the friction. Here chains count steps, a prior of real data is N(0, λ / 2), so that λ is 2 σ², and the
-momentum is 1 - α. SGD and dropout are trained by Adam, as everywhere here, for as many epochs, with the
-published weight decay w, of which λ is w T / 2. All chains are cold: temperature 1 / T.
+momentum is 1 - α; of a weight decay w, λ is w T / 2. Chains with minibatches are cold, of temperature 1 / T;
+HMC is not. A mass of HMC is a unit mass and a step as much shorter as its root.
+
+Where nothing is published the options are ours: an ensemble is of ten SGD solutions, SWAG and Laplace's
+method begin at one, and SWAG's path has a tenth of SGD's rate. The path of the subspace begins where a cosine
+has ended, not a line, and its prior is that of the weights, not N(0, 4) of coordinates.
 """
 
 from __future__ import annotations
@@ -22,8 +26,27 @@ FILE = Path(__file__).parent.parent / "pp_testbed" / "data" / "ursabench.json"
 CHAINS = {"sgld": (0.1, 0.16642, 1.0, 50, 100), "sgmcmc": (0.03135, 0.14047, 0.10200, 50, 100)}
 # learning rate, σ, α, epochs of a cycle, samples of it, cycles
 CYCLES = {"csgld": (0.05867, 0.17959, 1.0, 21, 3, 10), "csghmc": (0.06825, 0.33043, 0.21257, 22, 4, 10)}
-# epochs, weight decay
-TRAINED = {"mlp": (50, 3.0406e-4), "dropout": (50, 3e-4)}
+# epochs, learning rate, momentum, weight decay, schedule
+SGD = (50, 0.1, 0.9, 3.0406e-4, "cosine")
+PCA = (50, 0.04394, 0.53576, 4e-4, "cosine")
+TRAINED = {
+    "mlp": SGD,
+    "ensemble": SGD,
+    "laplace-last-layer": SGD,
+    "swag": SGD,
+    "multi-swag": SGD,
+    "subspace-ess": PCA,
+    "dropout": (50, 5 * 0.08323, 0.90408, 3e-4, "one-cycle"),
+}
+MASS = 0.19192
+HMC = {
+    "num_chains": 1,
+    "num_leapfrog": 40,
+    "adapts": False,
+    "step_size": 2.0897e-4 / MASS**0.5,
+    "warmup": 200,
+    "num_draws": 100,
+}
 
 
 def options_of(rows: int) -> dict[str, dict[str, Any]]:
@@ -43,8 +66,24 @@ def options_of(rows: int) -> dict[str, dict[str, Any]]:
             "draws_per_cycle": samples,
             "exploration": 1.0 - (samples + 1) / cycle,  # noise begins an epoch before samples are taken
         }
-    for name, (epochs, decay) in TRAINED.items():
-        made[name] = {"num_steps": epochs * epoch, "batch_size": BATCH, "l2": decay * rows / 2}
+    for name, (epochs, rate, momentum, decay, schedule) in TRAINED.items():
+        made[name] = {
+            "optimizer": "sgd",
+            "num_steps": epochs * epoch,
+            "batch_size": BATCH,
+            "learning_rate": rate,
+            "momentum": momentum,
+            "l2": decay * rows / 2,
+            "schedule": schedule,
+        }
+    path = {"sgd_batch_size": BATCH, "snapshots": 50, "sgd_steps": epoch}
+    made["ensemble"] |= {"size": 10}
+    made["dropout"] |= {"rate": 0.2, "mask_inputs": False}
+    made["swag"] |= path | {"sgd_rate": 0.01}
+    made["multi-swag"] |= path | {"sgd_rate": 0.01, "size": 5}
+    slices = {"dimensions": 20, "likelihood_power": 1 / 5000, "warmup": 10, "num_draws": 30, "thinning": 1}
+    made["subspace-ess"] |= path | {"sgd_rate": 0.0017} | slices
+    made["hmc"] = dict(HMC)
     return made
 
 

@@ -38,9 +38,13 @@ if TYPE_CHECKING:
     from pp_testbed.evaluation.diagnostics import Diagnostics as Diagnostics
     from pp_testbed.evaluation.diagnostics import diagnose as diagnose
     from pp_testbed.evaluation.evaluator import evaluate as evaluate
+    from pp_testbed.evaluation.latency import latency as latency
+    from pp_testbed.evaluation.latency import load_predictor as load_predictor
+    from pp_testbed.evaluation.latency import save_predictor as save_predictor
     from pp_testbed.evaluation.ranks import Calibration as Calibration
     from pp_testbed.evaluation.scores import Scores as Scores
     from pp_testbed.evaluation.terms import Evaluation as Evaluation
+    from pp_testbed.inference.distilled import Distilled as Distilled
     from pp_testbed.inference.mcmc import NUTS as NUTS
     from pp_testbed.inference.posterior import Finite as Finite
     from pp_testbed.inference.posterior import Sampled as Sampled
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
     from pp_testbed.report.dimensions import advantage as advantage
     from pp_testbed.report.dimensions import by_dimension as by_dimension
     from pp_testbed.report.dimensions import transfer as transfer
+    from pp_testbed.report.doubt import detection as detection
     from pp_testbed.report.leaderboard import leaderboard as leaderboard
     from pp_testbed.report.page import write_report as write_report
     from pp_testbed.studies.active import active as active
@@ -90,6 +95,7 @@ _HOME = {
     "UsageError": "errors",
     "evaluate": "evaluation.evaluator",
     "Evaluation": "evaluation.terms",
+    **dict.fromkeys(["latency", "save_predictor", "load_predictor"], "evaluation.latency"),
     "Scores": "evaluation.scores",
     "Problem": "problems.synthetic",
     "problem": "problems.named",
@@ -108,6 +114,7 @@ _HOME = {
     **dict.fromkeys(["Finite", "Sampled", "finite", "sampled"], "inference.posterior"),
     "method": "inference.registry",
     "NUTS": "inference.mcmc",
+    "Distilled": "inference.distilled",
     "SVI": "inference.svi",
     **dict.fromkeys(["Environment", "Task", "pytree_dataclass", "task"], "models.base"),
     "LogisticRegression": "models.logistic",
@@ -117,6 +124,7 @@ _HOME = {
     "plots": "report.plots",
     **dict.fromkeys(["across_models", "correlations", "learning", "regrets"], "report.decisions"),
     **dict.fromkeys(["advantage", "by_dimension", "transfer"], "report.dimensions"),
+    "detection": "report.doubt",
     "leaderboard": "report.leaderboard",
     "write_report": "report.page",
 }

@@ -24,6 +24,7 @@ SMALLER = {
     "active": "--methods uniform --priorities uniform --budgets 2,4 --seeds 0",
     "tune": "--suite smoke --trials 1",
     "sbc": "--method prior --problems 20",
+    "latency": "--methods mlp,distilled:mlp --calls 10",
 }
 MODEL = """
 import numpyro

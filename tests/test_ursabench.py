@@ -64,3 +64,20 @@ def test_chains_have_the_published_prior_step_and_temperature():
     assert made.cold
     assert 1.0 - made.momentum == pytest.approx(0.102)
     assert published("mlp").l2 * 2 / 60_000 == pytest.approx(3.0406e-4)
+
+
+def test_descent_has_the_published_rates_and_decay():
+    rates = {"mlp": (0.1, 0.9, "cosine"), "dropout": (0.41615, 0.90408, "one-cycle")}
+    for name, (rate, momentum, schedule) in rates.items():
+        made = published(name)
+        assert (made.optimizer, made.schedule, made.num_steps) == ("sgd", schedule, 50 * EPOCH)
+        assert (made.learning_rate, made.momentum) == pytest.approx((rate, momentum))
+    assert published("subspace-ess").likelihood_power == pytest.approx(1 / 5000)
+    assert published("subspace-ess").sgd_rate == pytest.approx(0.0017)
+
+
+def test_hmc_has_the_published_trajectories():
+    """A mass m and steps of ε are a mass of 1 and steps of ε / √m."""
+    made = published("hmc")
+    assert (made.num_leapfrog, made.warmup, made.num_draws, made.adapts) == (40, 200, 100, False)
+    assert made.step_size * np.sqrt(0.19192) == pytest.approx(2.0897e-4)

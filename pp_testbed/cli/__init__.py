@@ -8,7 +8,7 @@ import os
 
 # isort: off
 from pp_testbed.cli.app import app
-from pp_testbed.cli import scoring, decisions, tuning, exact, data, lists  # noqa: F401  (they register commands)
+from pp_testbed.cli import scoring, decisions, tuning, exact, latency, data, lists  # noqa: F401  (they register commands)
 
 
 def main() -> None:

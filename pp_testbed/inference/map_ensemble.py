@@ -23,6 +23,7 @@ from numpyro.infer import Trace_ELBO
 from pp_testbed.engine.identity import SINCE
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.options import (
+    BELOW_ONE,
     POSITIVE,
     Sweep,
     at_once,
@@ -50,6 +51,15 @@ BOOTSTRAPS: dict[str, Callable[[Array, int], Array]] = {
     "none": lambda key, num: jnp.ones(num),
     "bernoulli": lambda key, num: 2.0 * jax.random.bernoulli(key, 0.5, (num,)),
     "exponential": lambda key, num: jax.random.exponential(key, (num,)),
+}
+OPTIMIZERS: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
+    "adam": lambda rate, momentum: optax.adam(rate),
+    "sgd": optax.sgd,
+}
+SCHEDULES: dict[str, Callable[[int], optax.Schedule]] = {  # of the learning rate, next to its largest value
+    "constant": lambda num_steps: optax.constant_schedule(1.0),
+    "cosine": lambda num_steps: optax.cosine_decay_schedule(1.0, num_steps, alpha=0.01),
+    "one-cycle": lambda num_steps: optax.cosine_onecycle_schedule(num_steps, 1.0),
 }
 MEMBERS_AT_ONCE = 100  # a larger ensemble would stream its parameters through memory
 
@@ -144,14 +154,28 @@ class Trained(Agent):
 
     Args:
         l2: λ.
+        optimizer: "adam", or "sgd" with `momentum`.
+        schedule: of the learning rate: "constant"; "cosine", to a hundredth of it in `num_steps`; or
+            "one-cycle", from a 25th up to it and down to nothing: Smith and Topin, 2019, "Super-Convergence".
     """
 
     l2: float = 1.0
     adaptive_l2: bool = True
+    optimizer: str = field(default="adam", metadata={SINCE: "0.6.0"})
+    momentum: float = field(default=0.9, metadata={SINCE: "0.6.0"})
+    schedule: str = field(default="constant", metadata={SINCE: "0.6.0"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_within(self, "l2", POSITIVE)
+        check_within(self, "momentum", BELOW_ONE)
+        check_choice(self, "optimizer", OPTIMIZERS)
+        check_choice(self, "schedule", SCHEDULES)
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        """What differs in bandits: they have no last step that a schedule could end at."""
+        return super().acting | {"schedule": "constant"}
 
     def in_dimensions(self, input_dim: int) -> Self:
         """It, as it acts in a bandit of so many dimensions: with the prior of two, λ 2 √rho / t at time t."""
@@ -180,8 +204,15 @@ class Trained(Agent):
                 loss is averaged, with so many `particles` a step.
             row_weights: of each row in the likelihood [P]; 1 if None.
         """
-        guide, optimizer = delta_guide(start, index), optax.adam(self.learning_rate)
-        return Training(model, guide, optimizer, Trace_ELBO(particles), self.batch_size, row_weights)
+        guide, loss = delta_guide(start, index), Trace_ELBO(particles)
+        return Training(model, guide, self._descent(), loss, self.batch_size, row_weights)
+
+    def _descent(self) -> optax.GradientTransformation:
+        shape, rate = SCHEDULES[self.schedule](self.num_steps), self.learning_rate
+        is_constant = self.schedule == "constant"
+        return OPTIMIZERS[self.optimizer](
+            rate if is_constant else lambda step: rate * shape(step), self.momentum
+        )
 
     def train_one(self, key: Array, agent: BayesianNetwork, task: Task) -> tuple[Params, Array]:
         """The parameters of one network, trained from a random start, and the loss curve."""

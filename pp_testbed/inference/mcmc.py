@@ -19,8 +19,9 @@ from jax.tree_util import Partial
 from numpyro import handlers
 from numpyro.infer.util import constrain_fn, potential_energy, unconstrain_fn
 
+from pp_testbed.engine.identity import SINCE
 from pp_testbed.errors import UsageError
-from pp_testbed.inference.options import check_positive, compiled
+from pp_testbed.inference.options import POSITIVE, check_positive, check_within, compiled
 from pp_testbed.inference.posterior import Finite, divisor
 from pp_testbed.models.base import (
     Array,
@@ -267,21 +268,39 @@ class HMC(Sampler):
     Args:
         target_acceptance: of the step size adaptation.
         num_leapfrog: steps of a trajectory.
+        adapts: whether step and mass are tuned in the warm-up; if not, that is burn-in, and the mass is 1.
+        step_size: the mean one of a sampler that does not adapt.
     """
 
     revision: ClassVar[int] = 1
     target_acceptance: float = 0.8
     num_leapfrog: int = 50
     name: str = "hmc"
+    adapts: bool = field(default=True, metadata={SINCE: "0.6.0"})
+    step_size: float = field(default=0.1, metadata={SINCE: "0.6.0"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_within(self, "step_size", POSITIVE)
 
     @property
     def num_steps(self) -> int:
         return self.num_leapfrog * self.num_chains * (self.warmup + self.num_draws * self.thinning)
 
     def warm_up(self, key: Array, target: Target) -> tuple[Any, Any]:
+        if not self.adapts:
+            return self._burn_in(key, target)
         options = {"num_integration_steps": self.num_leapfrog}
         state, tuned = adapt(key, target, blackjax.hmc, self.warmup, self.target_acceptance, options)
         return state, {name: tuned[name] for name in ("step_size", "inverse_mass_matrix")}
+
+    def _burn_in(self, key: Array, target: Target) -> tuple[Any, Any]:
+        key_start, key_steps = jax.random.split(key)
+        position = target.start(key_start)
+        tuned = {"step_size": jnp.asarray(self.step_size), "inverse_mass_matrix": jnp.ones_like(position)}
+        step, state = self.step(target, tuned), blackjax.hmc.init(position, target.log_density)
+        keys = jax.random.split(key_steps, self.warmup)
+        return jax.lax.scan(lambda state, key: (step(key, state)[0], None), state, keys)[0], tuned
 
     def step(self, target: Target, tuned: Any) -> Step:
         kernel = blackjax.hmc.build_kernel()

@@ -18,6 +18,7 @@ from jax.tree_util import Partial
 from pp_testbed.errors import UsageError, check_whole
 from pp_testbed.inference.arviz import to_arviz
 from pp_testbed.models.base import Array, Task, check_inputs
+from pp_testbed.models.likelihoods import Likelihood
 
 ACTIVATIONS_AT_ONCE = 2**19  # floats, for hidden layers of some 64 units: what stays in a core's cache
 
@@ -224,6 +225,24 @@ def log_weights_of(posterior: Any, num_draws: int) -> Array:
     if given is None:
         return jnp.full(num_draws, -jnp.log(num_draws))
     return jnp.asarray(given, dtype=jnp.float32)
+
+
+def predictive_mean(functions: Finite, likelihood: Likelihood, x: Array) -> Array:
+    """Probabilities of classes [N, K], or locations of numbers [N, D]: one function after another.
+
+    Memory is that of one function's outputs, however many there are.
+    """
+
+    def add(total: Array, one: tuple[Any, Array]) -> tuple[Array, None]:
+        draw, weight = one
+        outputs = functions.function(draw, x)
+        values = jax.nn.softmax(outputs) if likelihood.is_of_classes else likelihood.margins(outputs).loc
+        return total + weight * values, None
+
+    first = jax.tree.map(lambda leaf: leaf[0], functions.draws)
+    weights = jnp.exp(functions.log_weights)
+    shape = jax.eval_shape(lambda: add(jnp.zeros(()), (first, weights[0]))[0]).shape
+    return jax.lax.scan(add, jnp.zeros(shape), (functions.draws, weights))[0]
 
 
 def divisor(name: str, num_draws: int) -> int:

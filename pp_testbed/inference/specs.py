@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pp_testbed.errors import UsageError, unknown
+from pp_testbed.inference.distilled import Distilled
 from pp_testbed.inference.options import method_name, with_options
 from pp_testbed.inference.registry import METHODS, PRESETS, method, options_for, read_presets
 from pp_testbed.models.base import as_pytree
 from pp_testbed.models.user_files import FileObject
+
+DISTILLED = "distilled:"
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class MethodSpec:
     """A method in words, which worker processes resolve for themselves.
 
     Attributes:
-        text: a name, or `file.py:NAME`.
+        text: a name, or `file.py:NAME`; after `distilled:`, what that method's posterior is in one network.
         options: what `--set` changes.
         preset: as for `inference.registry.method`.
         source: of the file, where that need not be there: a spec that travels.
@@ -35,24 +38,32 @@ class MethodSpec:
     source: str = ""
 
     @property
+    def inner(self) -> str:
+        """The method itself, or, of one that is distilled, its teacher."""
+        return self.text.removeprefix(DISTILLED)
+
+    @property
     def preset_by_facts(self) -> str:
         """The name of the preset, if its options depend on the problem; else nothing."""
-        is_registered = self.text in METHODS
+        is_registered = self.inner in METHODS
         if not is_registered and self.preset in PRESETS:  # which know nothing of those of files
             return ""
-        name = self.text if is_registered else method_name(self._load())
+        name = self.inner if is_registered else method_name(self._load())
         return Path(self.preset).stem if "where" in read_presets(self.preset).get(name, {}) else ""
 
     def _load(self) -> Any:
         """The method of a file, as it is there."""
-        item = FileObject.parse(self.text)
+        item = FileObject.parse(self.inner)
         if item is None:
-            raise unknown("method", self.text, METHODS)
+            raise unknown("method", self.inner, METHODS)
         return _named(replace(item, source=self.source).load(), item.name)
 
     def resolve(self, facts: dict[str, Any] | None = None) -> Any:
         """The method, as it is for a problem of such facts."""
         options: dict[str, Any] = dict(self.options)
+        if self.inner != self.text:
+            teacher = replace(self, text=self.inner, options=()).resolve(facts)
+            return with_options(Distilled(teacher=teacher, name=self.text), options)
         if self.text in METHODS:
             return method(self.text, preset=self.preset, facts=facts, **options)
         made = self._load()
@@ -65,7 +76,7 @@ class MethodSpec:
 def sent(item: Any, made: Any) -> Any:
     """What workers are sent of a method: of a user's file its source; else the method, which is small."""
     spec = MethodSpec(item) if isinstance(item, str) else item
-    file = FileObject.parse(spec.text) if isinstance(spec, MethodSpec) else None
+    file = FileObject.parse(spec.inner) if isinstance(spec, MethodSpec) else None
     return replace(spec, source=file.with_source().source) if file else made
 
 

@@ -6,7 +6,7 @@ normalizing flow and elliptical slice sampling here, Laplace's method in `laplac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
@@ -21,6 +21,7 @@ from numpyro import handlers
 from numpyro.infer import Trace_ELBO
 from numpyro.infer.autoguide import AutoIAFNormal
 
+from pp_testbed.engine.identity import SINCE
 from pp_testbed.errors import UsageError
 from pp_testbed.inference.map_ensemble import Trained
 from pp_testbed.inference.mcmc import EllipticalSlice, Target, normal_prior
@@ -96,20 +97,25 @@ class InSubspace(Trained):
 
     Args:
         subspace: "last-layer", or "pca": the directions in which SGD varies most after training.
-        dimensions: of the "pca" subspace. sgd_rate, sgd_batch_size: of that SGD, as for `SWAG`.
+        dimensions: of the "pca" subspace. sgd_rate, sgd_batch_size, snapshots, sgd_steps: of that SGD, as
+            for `SWAG`.
     """
 
     subspace: str = "pca"
     dimensions: int = 5
     sgd_rate: float = 1e-2
     sgd_batch_size: int = 10
+    snapshots: int = field(default=50, metadata={SINCE: "0.6.0"})
+    sgd_steps: int = field(default=20, metadata={SINCE: "0.6.0"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "dimensions", "sgd_batch_size")
+        check_positive(self, "dimensions", "sgd_batch_size", "snapshots", "sgd_steps")
         check_choice(self, "subspace", SUBSPACES)
-        if self.dimensions > 50:
-            raise UsageError(f"{self.name}.dimensions={self.dimensions}: expected at most 50")
+        if self.dimensions > self.snapshots:
+            raise UsageError(
+                f"{self.name}.dimensions={self.dimensions}: expected at most {self.snapshots} (snapshots)"
+            )
 
     def find(self, key: Array, task: Task) -> Subspace:
         """The subspace through the trained network."""
@@ -119,7 +125,7 @@ class InSubspace(Trained):
         target, point = Target(agent, task), ravel_pytree(params)[0]
         if self.subspace == "last-layer":
             return Subspace.through(target, point, last_layer(target))
-        sgd = SGD(self.sgd_rate, self.sgd_batch_size, snapshots=50, steps=20)
+        sgd = SGD(self.sgd_rate, self.sgd_batch_size, self.snapshots, self.sgd_steps)
         path = path_of_sgd(key_path, target, point, sgd)
         return Subspace.through(target, point, principal_directions(path, self.dimensions))
 

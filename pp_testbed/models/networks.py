@@ -280,7 +280,7 @@ class NetworkModel:
     network: Network
     input_dim: int
     num_classes: int
-    prior_sd: float = 0.15
+    prior_sd: float = 0.1
 
     def __post_init__(self) -> None:
         check_model(self)

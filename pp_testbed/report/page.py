@@ -27,6 +27,7 @@ from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.aggregate import lead_of, paired_difference
 from pp_testbed.evaluation.scores import OF_LABELS, OF_TRUTH, SYMBOLS
 from pp_testbed.report import plots
+from pp_testbed.report.doubt import detection, heads_of
 from pp_testbed.report.leaderboard import (
     OPTIONAL,
     columns_of,
@@ -293,7 +294,17 @@ def _confidence(frame: pd.DataFrame) -> Section:
         "most confident predictions are acted on, and others left to somebody else: the lower, the better a "
         "method knows what it does not know."
     )
-    return Section("Confidence", text, [], pictures, notes)
+    try:
+        table = detection(frame)
+    except UsageError:  # numbers
+        return Section("Confidence", text, [], pictures, notes)
+    text += (
+        " The table says how doubt ranks errors, as areas and average precision (AP), where it is one minus "
+        "confidence, total uncertainty (TU) or that of knowledge (MU); a column of a set says how often its "
+        "inputs are doubted more than those held out."
+    )
+    tables = [table_of("doubt", table, ["method", "problems"], heads_of(table))]
+    return Section("Confidence", text, tables, pictures, notes)
 
 
 def _calibration(calibrations: Sequence[Any]) -> Section:

@@ -12,12 +12,13 @@ import optax
 import pytest
 import scipy.integrate
 import scipy.optimize
+import scipy.special
 from jax.tree_util import Partial
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
 from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
 
 import pp_testbed as pt
-from pp_testbed.inference.map_ensemble import BOOTSTRAPS, delta_guide
+from pp_testbed.inference.map_ensemble import BOOTSTRAPS, SCHEDULES, delta_guide
 from pp_testbed.inference.registry import METHODS, method
 from pp_testbed.inference.svi import Training, fit, minibatch
 from pp_testbed.models.base import Task, observe, sample_latents
@@ -201,6 +202,41 @@ def test_mlp_loss_is_cross_entropy_and_weight_decay():
     resolution = 4 * float(np.finfo(np.float32).eps) * abs(losses[0])
     assert losses[0] - losses[1] == pytest.approx(published[0] - published[1], abs=resolution)
     assert abs(published[0] - published[1]) > 50 * resolution
+
+
+RATES = {
+    "constant": lambda place: 1.0,
+    "cosine": lambda place: 0.01 + 0.99 * 0.5 * (1.0 + np.cos(np.pi * place)),
+}
+
+
+@pytest.mark.parametrize("schedule", RATES)
+def test_sgd_on_the_whole_data_is_a_loop(schedule):
+    """v <- μ v + g, θ <- θ - η_t v, of logistic regression, g of the mean loss + c ‖θ‖²."""
+    task = pt.problem("2d/T30-rho0.5-s0").task
+    method = pt.method(
+        "logistic", optimizer="sgd", momentum=0.8, schedule=schedule, num_steps=20, learning_rate=0.5
+    )
+    posterior = method.fit(KEY, task)
+    x, y = np.asarray(task.x, np.float64)[:30], np.asarray(task.y)[:30]
+    start = pt.method("logistic", optimizer="sgd", num_steps=1, learning_rate=1e-20).fit(KEY, task)
+    theta = {name: np.asarray(leaf[0], np.float64) for name, leaf in start.draws.items()}
+    decay = method.l2 * float(task.decay) / 30
+    velocity = dict.fromkeys(theta, 0.0)
+    for step in range(20):
+        weight, bias = theta["w0"], theta["b0"]
+        gap = scipy.special.softmax(x @ weight + bias, axis=-1) - np.eye(2)[y]
+        slopes = {"w0": x.T @ gap / 30 + 2 * decay * weight, "b0": gap.mean(0) + 2 * decay * bias}
+        velocity = {name: 0.8 * velocity[name] + slopes[name] for name in theta}
+        theta = {name: theta[name] - 0.5 * RATES[schedule](step / 20) * velocity[name] for name in theta}
+    for name, leaf in theta.items():
+        np.testing.assert_allclose(posterior.draws[name][0], leaf, rtol=1e-4, atol=1e-5)
+
+
+def test_one_cycle_rises_for_three_tenths_and_falls():
+    rates = np.asarray(jax.vmap(SCHEDULES["one-cycle"](1000))(jnp.arange(1001)))
+    assert rates.argmax() == 300
+    np.testing.assert_allclose(rates[[0, 150, 300, 1000]], [0.04, 0.52, 1.0, 0.04 / 1e4], rtol=1e-3)
 
 
 def test_mlp_is_an_ensemble_of_one_and_members_do_not_depend_on_size():

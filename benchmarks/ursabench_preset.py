@@ -5,7 +5,7 @@
 The table is of the benchmark's files, in epochs of batches of 128 rows, with σ the prior's standard deviation
 and α the friction. Here chains count steps, a prior of real data is N(0, λ / 2), so that λ is 2 σ², and the
 momentum is 1 - α; of a weight decay w, λ is w T / 2. Chains with minibatches are cold, of temperature 1 / T;
-HMC is not. A mass of HMC is a unit mass and a step as much shorter as its root.
+HMC is not. Steps ε of HMC with a mass m are steps ε / √m with a mass of 1.
 
 Where nothing is published the options are ours: an ensemble is of ten SGD solutions, SWAG and Laplace's
 method begin at one, and SWAG's path has a tenth of SGD's rate. The path of the subspace begins where a cosine

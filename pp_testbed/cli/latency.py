@@ -41,6 +41,7 @@ def latency(
     os.environ["NPROC"] = "1"  # before JAX starts
     import pandas as pd
 
+    from pp_testbed.engine.store import file_words
     from pp_testbed.evaluation.latency import latency as measure
     from pp_testbed.inference.options import method_name
     from pp_testbed.inference.specs import resolve
@@ -49,7 +50,9 @@ def latency(
     (of, *_) = given.suite_of("", problem, "", "", num_train, 1, input_dim=input_dim)
     if export is not None:
         _make(export)
-    rows = []
+        if there := sorted(file.name for file in export.glob("*.jax")):
+            raise UsageError(f"{export} has {there[0]} already; give a directory without programs")
+    rows, unwritten = [], 0
     for spec in given.specs_of(methods, settings, preset):
         method = resolve(spec, facts_of(of))
         name = method_name(method)
@@ -57,7 +60,7 @@ def latency(
             posterior = method.fit(of.keys.fit, of.task)
             found = measure(posterior, of.task.x, num_draws=draws, calls=calls)
         if export is not None:
-            _export(posterior, of.task, export / f"{name}.jax", draws)
+            unwritten += not _export(posterior, of.task, export / f"{file_words(name)}.jax", draws)
         rows.append({"method": name, **found.asdict()})
     table = pd.DataFrame(rows)
     if format == "table":  # of people, who do not count in seconds here
@@ -66,15 +69,20 @@ def latency(
             columns={name: f"{name} [µs]" for name in micro}
         )
     print_table(table, format)
+    if unwritten:
+        raise typer.Exit(1)
 
 
-def _export(posterior: Any, task: Any, file: Path, draws: int) -> None:
+def _export(posterior: Any, task: Any, file: Path, draws: int) -> bool:
+    """Whether a program is written; if not, why is said, and the others go on."""
     from pp_testbed.evaluation.latency import save_predictor
 
     try:
         save_predictor(posterior, task, file, num_draws=draws)
-    except UsageError as error:  # the others are worth their while
+    except UsageError as error:
         errors.print(escaped(f"{file} is not written: {error}"))
+        return False
+    return True
 
 
 def _make(directory: Path) -> None:

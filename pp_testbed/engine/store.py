@@ -165,6 +165,7 @@ class Store:
             return
         table = pa.Table.from_pylist(rows, schema=self.layout.schema)
         try:
+            self.directory.mkdir(parents=True, exist_ok=True)  # another run may have ended, and left nothing
             if arrays:
                 write_whole(path.with_suffix(".npz"), lambda file: np.savez(file, **arrays))
             write_whole(path, lambda file: pq.write_table(table, file, compression="none"))

@@ -1,7 +1,7 @@
 """What a prediction costs once it is bought: time at one input, numbers to keep, and a file to take away.
 
 How long fitting takes is in results. `save_predictor` writes a program without this package's code, which JAX
-alone reads back.
+(and flatbuffers) alone reads back.
 """
 
 from __future__ import annotations
@@ -79,19 +79,20 @@ def latency(posterior: Posterior, x: Array, *, num_draws: int = 100, calls: int 
     check_whole("calls", calls, least=1)
     check_whole("num_draws", num_draws, least=1)
     posterior = as_posterior(posterior)
-    rows = [jnp.asarray(x)[i : i + 1] for i in range(min(len(x), 100))]
+    key, rows = jax.random.key(0), [jnp.asarray(x)[i : i + 1] for i in range(min(len(x), 100))]
     if isinstance(posterior, Finite | Sampled):
         held = posterior.without_history()
-        functions = posterior.draw(jax.random.key(0), num_draws)
+        functions = posterior.draw(key, num_draws)
         draw = jax.tree.map(lambda leaf: leaf[0], functions.draws)
         compiled = jax.jit(functions.function).lower(draw, rows[0]).compile()
         seconds = _seconds(lambda row: compiled(draw, row), rows, calls)
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(draw))
-        number, stored = len(functions.log_weights), sum(leaf.nbytes for leaf in jax.tree.leaves(held))
+        parameters = sum(np.size(leaf) for leaf in jax.tree.leaves(draw))
+        number = len(functions.log_weights)
+        stored = sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(held))
     else:
         parameters, stored = None, None
-        number = len(posterior.logits(jax.random.key(0), rows[0], num_draws))
-        seconds = _seconds(lambda row: posterior.logits(jax.random.key(0), row, num_draws), rows, calls)
+        number = len(posterior.logits(key, rows[0], num_draws))
+        seconds = _seconds(lambda row: posterior.logits(key, row, num_draws), rows, calls)
         seconds = seconds / number
     median, p99 = np.quantile(seconds, [0.5, 0.99]).tolist()
     return Latency(median, p99, number, parameters, stored)
@@ -124,6 +125,7 @@ def save_predictor(
         >>> load_predictor(file)(problem.task.x[:3]).shape
         (3, 2)
     """
+    check_whole("num_draws", num_draws, least=1)
     posterior, file = as_posterior(posterior), Path(path)
     if file.exists():
         raise UsageError(f"{file} is there; give another name")
@@ -135,6 +137,10 @@ def save_predictor(
     inputs = jax.ShapeDtypeStruct((rows, task.input_dim), jnp.float32)
     try:
         written = export.export(program)(inputs).serialize()
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"JAX cannot write this program for any number of inputs: {first}") from error
+    try:
         write_whole(file, lambda stream: stream.write(written))
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror}") from None

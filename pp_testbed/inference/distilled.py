@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field, fields
 from typing import Any, ClassVar
 
 import jax
@@ -59,19 +60,64 @@ class Student:
 
 
 @pytree_dataclass
-class Distilled(Trained):
-    """One network that predicts what another method's posterior does on average.
-
-    Minimises E_x KL(p̄(y | x) ‖ p(y | x; θ)) + c ‖θ‖², p̄ the mean over the posterior's functions; of numbers
-    the network is taught their mean location. Inputs x are those of the data and, where they are fewer than
-    `num_inputs`, more of them moved by noise. Balan et al., 2015, "Bayesian Dark Knowledge", whose student
-    learns while the chain runs; here it learns when that is done.
+class Taught(Trained):
+    """A network that is taught the mean prediction of functions: what `Distilled` is but for its teacher.
 
     Args:
-        teacher: the method; `distilled:NAME` on a command line.
         num_draws: functions of a posterior that is not finite.
         num_inputs: at least so many inputs are taught.
-        jitter: the standard deviation of the noise, next to columns of 1.
+        jitter: the standard deviation of the noise that moves inputs, next to columns of 1.
+    """
+
+    revision: ClassVar[int] = 1
+    num_draws: int = 100
+    num_inputs: int = 1000
+    jitter: float = 0.3
+    l2: float = 0.01
+    num_steps: int = 5000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "num_draws", "num_inputs")
+        check_within(self, "jitter", POSITIVE)
+
+    @compiled
+    def fit_to(self, key: Array, task: Task, functions: Finite) -> Finite:
+        """The network that predicts what these functions do on average."""
+        key_inputs, key_start, key_train = jax.random.split(key, 3)
+        x, agent = self.inputs(key_inputs, task), self.agent(task)
+        number = jnp.maximum(task.num_train, self.num_inputs)
+        probs = predictive_mean(functions, task.likelihood, x)
+        lesson = Task(task.model, x, probs, number, is_of_data=task.is_of_data)
+        training = self.map_training(Student(agent), agent.start(key_start))
+        fitted = fit(key_train, training, lesson, self.num_steps)
+        draws: Params = jax.tree.map(lambda leaf: leaf[None], points(fitted.params))
+        return Finite.equal(Partial(BayesianNetwork.network, agent), draws, fitted.losses[None])
+
+    def inputs(self, key: Array, task: Task) -> Array:
+        """What is taught [n, d]: the rows of the data, and rows of them that are moved, up to `num_inputs`.
+
+        Further ones are padding, as in the task.
+        """
+        size = max(task.x.shape[0], self.num_inputs)
+        rows = task.x[jnp.arange(size) % jnp.minimum(task.num_train, task.x.shape[0])]
+        noise = self.jitter * jax.random.normal(key, (self.num_inputs, *task.x.shape[1:]))
+        is_moved = (jnp.arange(self.num_inputs) >= task.num_train)[:, None]
+        return rows.at[: self.num_inputs].add(jnp.where(is_moved, noise, 0.0))
+
+
+@pytree_dataclass
+class Distilled(Taught):
+    """One network that predicts what another method's posterior of classes does on average.
+
+    Minimises E_x KL(p̄(y | x) ‖ p(y | x; θ)) + c ‖θ‖², p̄ the mean over the posterior's functions, with c as in
+    `Trained` of so many data as inputs are taught. Inputs x are those of the data and, where they are fewer
+    than `num_inputs`, more of them moved by noise. Balan et al., 2015, "Bayesian Dark Knowledge", whose
+    student learns while the chain runs; here it learns when that is done.
+
+    Args:
+        teacher: the method; `distilled:NAME` on a command line, with the options of its preset. Options that
+            are set are the student's.
 
     Examples:
         >>> from pp_testbed.inference.map_ensemble import Ensemble
@@ -80,20 +126,13 @@ class Distilled(Trained):
     """
 
     revision: ClassVar[int] = 1
-    teacher: Any = None
-    num_draws: int = 100
-    num_inputs: int = 1000
-    jitter: float = 0.3
-    l2: float = 0.01
-    num_steps: int = 5000
+    teacher: Any = field(default=None, metadata={"is_data": True})
     name: str = "distilled"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(getattr(self.teacher, "fit", None)):
             raise UsageError(f"{self.name}.teacher is {self.teacher!r}; expected a method")
-        check_positive(self, "num_draws", "num_inputs")
-        check_within(self, "jitter", POSITIVE)
 
     @property
     def problems_at_once(self) -> int:
@@ -110,36 +149,17 @@ class Distilled(Trained):
         return 1.0 + effort(self.teacher)
 
     def fit(self, key: Array, task: Task) -> Finite:
+        if not task.likelihood.is_of_classes:
+            raise UsageError(f"{self.name} is taught probabilities of classes; labels here are numbers")
         key_teacher, key_draws, key_student = jax.random.split(key, 3)
         posterior = as_posterior(self.teacher.fit(key_teacher, task))
+        student = Taught(**{one.name: getattr(self, one.name) for one in fields(Taught)})
         if isinstance(posterior, Finite | Sampled):
-            return self.learn_from(key_student, posterior.draw(key_draws, self.num_draws), task)
-        x = self.inputs(jax.random.split(key_student, 3)[0], task)
+            return student.fit_to(key_student, task, posterior.draw(key_draws, self.num_draws))
+        x = student.inputs(jax.random.split(key_student, 3)[0], task)
         table = posterior.logits(key_draws, x, self.num_draws)  # of any Python
         functions = Finite(Partial(_as_it_is), table, log_weights_of(posterior, len(table)))
-        return self.learn_from(key_student, functions, task)
-
-    @compiled
-    def learn_from(self, key: Array, functions: Finite, task: Task) -> Finite:
-        """The student of these functions."""
-        key_inputs, key_start, key_train = jax.random.split(key, 3)
-        x, agent = self.inputs(key_inputs, task), self.agent(task)
-        taught = predictive_mean(functions, task.likelihood, x)
-        if not task.likelihood.is_of_classes:
-            taught = taught.reshape(-1, *task.y.shape[1:])
-        lesson = Task(task.model, x, taught, len(x), is_of_data=task.is_of_data)
-        model = Student(agent) if task.likelihood.is_of_classes else agent
-        training = self.map_training(model, agent.start(key_start))
-        fitted = fit(key_train, training, lesson, self.num_steps)
-        draws: Params = jax.tree.map(lambda leaf: leaf[None], points(fitted.params))
-        return Finite.equal(Partial(BayesianNetwork.network, agent), draws, fitted.losses[None])
-
-    def inputs(self, key: Array, task: Task) -> Array:
-        """What is taught [n, d]: the rows of the data, and rows of them that are moved."""
-        size = max(task.x.shape[0], self.num_inputs)
-        places = jnp.arange(size)
-        noise = self.jitter * jax.random.normal(key, (size, *task.x.shape[1:]))
-        return task.x[places % task.num_train] + jnp.where((places < task.num_train)[:, None], 0.0, noise)
+        return student.fit_to(key_student, task, functions)
 
 
 def _as_it_is(table: Array, _x: Array) -> Array:

@@ -54,8 +54,8 @@ class HeadedMLP:
         head = {name.removeprefix(HEAD): value for name, value in params.items() if name.startswith(HEAD)}
         plain = {name: value for name, value in params.items() if not name.startswith(HEAD)}
         features = jax.lax.stop_gradient(self.base.features(plain, x))
-        inputs = jnp.concatenate([features, x, jnp.broadcast_to(z, (len(x), self.index_dim))], axis=1)
-        matrix = self.head.network(head, inputs).reshape(len(x), -1, self.index_dim)
+        inputs = jnp.concatenate([features, x, jnp.broadcast_to(z, (x.shape[0], self.index_dim))], axis=1)
+        matrix = self.head.network(head, inputs).reshape(x.shape[0], -1, self.index_dim)
         prior = jax.vmap(Partial(self.small.network, x=x))(self.frozen)  # [m, N, K]
         values = self.base.values(plain, x) + matrix @ z + self.scale * jnp.tensordot(z, prior, axes=1)
         return self.base.likelihood.with_noise(values, plain)

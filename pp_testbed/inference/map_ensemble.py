@@ -61,6 +61,7 @@ SCHEDULES: dict[str, Callable[[int], optax.Schedule]] = {  # of the learning rat
     "cosine": lambda num_steps: optax.cosine_decay_schedule(1.0, num_steps, alpha=0.01),
     "one-cycle": lambda num_steps: optax.cosine_onecycle_schedule(num_steps, 1.0),
 }
+MOMENTUM = 0.9  # of SGD, if no other is given
 MEMBERS_AT_ONCE = 100  # a larger ensemble would stream its parameters through memory
 
 
@@ -162,7 +163,7 @@ class Trained(Agent):
     l2: float = 1.0
     adaptive_l2: bool = True
     optimizer: str = field(default="adam", metadata={SINCE: "0.6.0"})
-    momentum: float = field(default=0.9, metadata={SINCE: "0.6.0"})
+    momentum: float = field(default=MOMENTUM, metadata={SINCE: "0.6.0"})
     schedule: str = field(default="constant", metadata={SINCE: "0.6.0"})
 
     def __post_init__(self) -> None:
@@ -170,12 +171,9 @@ class Trained(Agent):
         check_within(self, "l2", POSITIVE)
         check_within(self, "momentum", BELOW_ONE)
         check_choice(self, "optimizer", OPTIMIZERS)
+        if self.optimizer == "adam" and isinstance(self.momentum, float) and self.momentum != MOMENTUM:
+            raise UsageError(f"{self.name}.momentum={self.momentum}: adam has none; set optimizer=sgd")
         check_choice(self, "schedule", SCHEDULES)
-
-    @property
-    def acting(self) -> dict[str, Any]:
-        """What differs in bandits: they have no last step that a schedule could end at."""
-        return super().acting | {"schedule": "constant"}
 
     def in_dimensions(self, input_dim: int) -> Self:
         """It, as it acts in a bandit of so many dimensions: with the prior of two, λ 2 √rho / t at time t."""

@@ -36,6 +36,7 @@ from pp_testbed.models.base import (
 
 Stats = dict[str, Array]
 Step = Callable[[Array, Any], tuple[Any, Stats]]
+STEP_SIZE = 0.1  # where none is tuned
 TYPICAL_GRADIENTS = 100  # per draw of NUTS on the testbed, for progress bars
 
 
@@ -277,11 +278,13 @@ class HMC(Sampler):
     num_leapfrog: int = 50
     name: str = "hmc"
     adapts: bool = field(default=True, metadata={SINCE: "0.6.0"})
-    step_size: float = field(default=0.1, metadata={SINCE: "0.6.0"})
+    step_size: float = field(default=STEP_SIZE, metadata={SINCE: "0.6.0"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_within(self, "step_size", POSITIVE)
+        if self.adapts and isinstance(self.step_size, float) and self.step_size != STEP_SIZE:
+            raise UsageError(f"{self.name}.step_size={self.step_size}: it is tuned, unless adapts=False")
 
     @property
     def num_steps(self) -> int:
@@ -331,7 +334,7 @@ def adapt(
     key_start, key_adapt = jax.random.split(key)
     position = target.start(key_start)
     if num_steps == 0:
-        tuned = {"step_size": jnp.asarray(0.1), "inverse_mass_matrix": jnp.ones_like(position)}
+        tuned = {"step_size": jnp.asarray(STEP_SIZE), "inverse_mass_matrix": jnp.ones_like(position)}
         return algorithm.init(position, target.log_density), tuned
     adaptation = blackjax.window_adaptation(
         algorithm,

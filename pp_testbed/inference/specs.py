@@ -58,12 +58,19 @@ class MethodSpec:
             raise unknown("method", self.inner, METHODS)
         return _named(replace(item, source=self.source).load(), item.name)
 
+    def _distilled(self, facts: dict[str, Any] | None) -> Any:
+        """A student, with the options of its own in a user's preset, and a teacher with its own."""
+        if self.inner.startswith(DISTILLED):
+            raise UsageError(f"{self.text}: what is distilled is one network already")
+        teacher = as_pytree(replace(self, text=self.inner, options=()).resolve(facts))
+        made = Distilled(teacher=teacher, name=DISTILLED + method_name(teacher))
+        return with_options(made, options_for([read_presets(self.preset).get(made.name)], facts or {}))
+
     def resolve(self, facts: dict[str, Any] | None = None) -> Any:
         """The method, as it is for a problem of such facts."""
         options: dict[str, Any] = dict(self.options)
         if self.inner != self.text:
-            teacher = replace(self, text=self.inner, options=()).resolve(facts)
-            return with_options(Distilled(teacher=teacher, name=self.text), options)
+            return with_options(self._distilled(facts), options)
         if self.text in METHODS:
             return method(self.text, preset=self.preset, facts=facts, **options)
         made = self._load()

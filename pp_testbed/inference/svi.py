@@ -245,6 +245,8 @@ class Trainable:
 
     def begin(self, key: Array, task: Task) -> Learner:
         """Before the first step: see `inference.online.Online`."""
+        if (schedule := getattr(self, "schedule", "constant")) != "constant":
+            raise UsageError(f"schedule={schedule}: online, without a last step, it can only be constant")
         key_start, key_train, key_frozen = jax.random.split(key, 3)
         parts = self.parts(key_start, key_frozen, task)
         key_init, key_rows = jax.random.split(key_train)

@@ -63,6 +63,8 @@ class Model(Protocol):
 def pytree_dataclass(cls: type[T]) -> type[T]:
     """A frozen dataclass whose fields annotated `float` are data and all others are structure.
 
+    A field that is a pytree itself is data where its metadata say so: `field(metadata={"is_data": True})`.
+
     The data are traced, stacked and mapped by JAX: ten temperatures or weight decays are one
     compiled program. The structure (names, sizes, functions) is compiled in.
     """
@@ -72,8 +74,10 @@ def pytree_dataclass(cls: type[T]) -> type[T]:
 
 
 def _registered(cls: type[T]) -> type[T]:
-    kinds = {field.name: field.type for field in fields(cls)}  # type: ignore[arg-type]
-    data = [name for name, kind in kinds.items() if kind in ("float", float)]
+    kinds = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    data = [
+        name for name, kind in kinds.items() if kind.type in ("float", float) or "is_data" in kind.metadata
+    ]
     meta = [name for name in kinds if name not in data]
     return jax.tree_util.register_dataclass(cls, data_fields=data, meta_fields=meta)
 

@@ -191,7 +191,7 @@ class ModuleNetwork:
         values = jax.tree.unflatten(jax.tree.structure(like), leaves)
         with handlers.block():
             given = handlers.substitute(handlers.seed(program, jax.random.key(0)), data=values)
-            return given(x.reshape(len(x), *(self.shape or (self.input_dim,))))
+            return given(x.reshape(x.shape[0], *(self.shape or (self.input_dim,))))
 
 
 def named_leaves(tree: dict[str, Any]) -> dict[str, Any]:
@@ -271,6 +271,7 @@ class NetworkModel:
     Attributes:
         network: what is trained.
         input_dim, num_classes: d and K.
+        prior_sd: of each parameter; that of URSABench's HMC, if no other is given.
     """
 
     revision: ClassVar[int] = 1

@@ -13,10 +13,15 @@ import pandas as pd
 from pp_testbed.engine.store import OK
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.aggregate import Estimate, mean_over, mean_score
-from pp_testbed.evaluation.doubt import OF_SETS
+from pp_testbed.evaluation.doubt import DOUBTS, OF_SETS
 from pp_testbed.evaluation.scores import SCORES
 from pp_testbed.problems.datasets import SETS
+from pp_testbed.report.leaderboard import method_labels, without_superseded
 
+COMPOSITES = {  # URSABench's: means of these
+    "uncertainty": [f"auroc_{name}" for name in DOUBTS],
+    "robustness": [f"elsewhere_{name}" for name in OF_SETS],
+}
 DETAILS = {score.name: score.symbol for score in SCORES if score.place == "detail"}
 
 
@@ -24,7 +29,8 @@ def detection(frame: pd.DataFrame) -> pd.DataFrame:
     """How well doubt finds errors and inputs from elsewhere: means over problems, with their errors.
 
     Besides the scores there is a column for each set from elsewhere and each doubt, such as
-    `usps_28_total`: how often an input of that set is doubted more than one that was held out.
+    `usps_28_total`: how often an input of that set is doubted more than one that was held out. URSABench's
+    "uncertainty" is the mean of how errors are told by each doubt, its "robustness" of how the sets are.
 
     Args:
         frame: results of data of classes.
@@ -34,13 +40,20 @@ def detection(frame: pd.DataFrame) -> pd.DataFrame:
         >>> detection(pd.DataFrame([cell])).aurc.item()
         0.1
     """
+    if "config" in frame:
+        frame = without_superseded(frame)
+        frame = frame.assign(method=method_labels(frame))  # a method is one configuration
     good = frame[frame.status == OK]
     names = [name for name in DETAILS if name in good and good[name].notna().any()]
     if not names:
         raise UsageError("these results say nothing of doubt: no labels of classes were held out")
     rows = []
     for method, cells in good.groupby("method", sort=False):
-        found = {name: mean_score(cells, name) for name in names} | _of_sets(cells)
+        found = {name: mean_score(cells, name) for name in names}
+        for name, parts in COMPOSITES.items():
+            if set(parts) <= set(names):
+                found[name] = mean_over(cells[parts].mean(axis=1, skipna=False), cells.kind)
+        found |= _of_sets(cells)
         row: dict[str, Any] = {"method": method, "problems": len(cells)}
         for name, estimate in found.items():
             row |= {name: estimate.value, name + "_stderr": estimate.stderr}

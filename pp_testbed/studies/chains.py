@@ -21,13 +21,14 @@ import pyarrow as pa
 
 from pp_testbed.engine.identity import config_text
 from pp_testbed.engine.jobs import Executor
+from pp_testbed.engine.local import Local
 from pp_testbed.engine.programs import Programs
 from pp_testbed.engine.provenance import versions
 from pp_testbed.engine.run import missing_cells, run, stem
 from pp_testbed.engine.store import ALWAYS, GOOD, OK, Column, Layout, Store, read_arrays, read_table
 from pp_testbed.engine.study import Cell, Rows, Study, Workspace, head_of
 from pp_testbed.inference.mcmc import Chains, Sampler
-from pp_testbed.inference.options import effort, method_name, num_rows
+from pp_testbed.inference.options import effort, method_name, num_rows, problems_at_once
 from pp_testbed.inference.specs import resolve
 from pp_testbed.problems.base import BaseProblem
 from pp_testbed.studies.cells import FACTS, facts_of, program_of
@@ -154,8 +155,8 @@ def side_by_side(
     study: Study, out: str | os.PathLike[str], executor: Executor, progress: bool
 ) -> Iterator[Study]:
     """The study, its samplers told where their chains are, if workers would have waited for them."""
-    parts = _parts(study, out, getattr(executor, "processes", 0))
     pieces = Pieces(Path(out).resolve() / ".chains")
+    parts = _parts(study, out, pieces, executor.processes if isinstance(executor, Local) else 0)
     chains = [chain for some in parts.values() for chain in some]
     for chain in chains:
         pieces.read(chain)  # a damaged one is run again
@@ -167,30 +168,45 @@ def side_by_side(
             message = cells[place].message._replace(chains=tuple(map(pieces.path, some)))
             cells[place] = replace(cells[place], message=message)
     yield replace(study, cells=cells)
-    for chain in chains:
-        pieces.remove(chain)
-    with suppress(OSError):
-        pieces.directory.rmdir()
+    if parts:
+        left = _missing(study, out)
+        for chain in [one for place, some in parts.items() if place not in left for one in some]:
+            pieces.remove(chain)
+        with suppress(OSError):  # where a cell has failed, or another run has its own
+            pieces.directory.rmdir()
 
 
-def _parts(study: Study, out: str | os.PathLike[str], workers: int) -> dict[int, list[Cell]]:
-    """By its place, the chains of each cell that is missing and worth it."""
-    made = {cell.head["config_hash"]: cell.message for cell in study.cells} if workers > 1 else {}
+def _parts(study: Study, out: str | os.PathLike[str], pieces: Pieces, workers: int) -> dict[int, list[Cell]]:
+    """By its place, the chains of each cell that is missing and worth it, or whose chains are there."""
+    if workers < 2 and not pieces.directory.exists():
+        return {}
+    made = {cell.head["config_hash"]: cell.message for cell in study.cells}
     apart = {text for text, message in made.items() if _has_chains(message)}
     if not apart:
         return {}
+    left = _missing(study, out)
+    number = Counter(cell.head["method"] for cell in left.values())
+    parts = {}
+    for place, cell in left.items():
+        if cell.head["config_hash"] in apart:
+            chains = list(sampling(cell.message.method, [cell.message.problem]).cells)
+            if number[cell.head["method"]] < workers or all(map(pieces.ended_well, chains)):
+                parts[place] = chains
+    return parts
+
+
+def _missing(study: Study, out: str | os.PathLike[str]) -> dict[int, Cell]:
+    """The cells that have no good row, by their places."""
     store = Store(out, study.layout)
     store.create()
     missing = {cell.id for cell in missing_cells(study.cells, store.read())}
-    left = {place: cell for place, cell in enumerate(study.cells) if cell.id in missing}
-    number = Counter(cell.head["method"] for cell in left.values())
-    return {
-        place: list(sampling(cell.message.method, [cell.message.problem]).cells)
-        for place, cell in left.items()
-        if cell.head["config_hash"] in apart and number[cell.head["method"]] < workers
-    }
+    return {place: cell for place, cell in enumerate(study.cells) if cell.id in missing}
 
 
 def _has_chains(message: Any) -> bool:
+    """Whether a cell is of several chains, each as `Sampler` runs it."""
     made = resolve(message.method, facts_of(message.problem))
-    return isinstance(made, Sampler) and made.num_chains > 1
+    if not isinstance(made, Sampler) or problems_at_once(made) != 1:
+        return False
+    is_sampler = type(made).fit is Sampler.fit and type(made).sample is Sampler.sample
+    return is_sampler and made.num_chains > 1

@@ -14,6 +14,7 @@ from pp_testbed.inference.posterior import Finite, predictive_mean
 from pp_testbed.models.likelihoods import Categorical
 
 KEY = jax.random.key(0)
+SLOW = ("mean-field", "epinet")
 X = np.linspace(-1.0, 1.0, 10, dtype=np.float32).reshape(5, 2)
 
 
@@ -60,7 +61,7 @@ def test_what_is_predicted_is_the_weighted_mean():
     np.testing.assert_allclose(predictive_mean(functions, Categorical(), X), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ensemble", pytest.param("mean-field", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["ensemble", *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)])
 def test_a_program_that_is_written_predicts_the_same(tmp_path, name):
     problem = pt.problem("2d/T3-rho0.1-s0")
     posterior = pt.method(name, num_steps=2, **({"size": 3} if name == "ensemble" else {})).fit(

@@ -1,5 +1,7 @@
 """A student predicts what its teacher predicts: exactly where it can be the teacher."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,19 +62,19 @@ def test_loss_is_the_divergence_from_the_teacher(name):
     assert divergence < 0.03
 
 
+def test_padding_is_not_taught():
+    """Neither where the data are fewer than the inputs that are taught, nor where they are more."""
+    for num_inputs in (10, 70):
+        made = Distilled(teacher=pt.method("mlp", num_steps=50), num_inputs=num_inputs, num_steps=50)
+        tasks = [PROBLEM.draw(rows)[0] for rows in (30, 100)]
+        students = [made.fit(KEY, task).logits(KEY, PROBLEM.task.x) for task in tasks]
+        np.testing.assert_allclose(*students, rtol=1e-4, atol=1e-4)
+        x = made.inputs(KEY, tasks[1])
+        np.testing.assert_array_equal(x[:30], tasks[0].x)
+        assert (np.abs(x[30 : max(30, num_inputs)] - x[: max(0, num_inputs - 30)]).sum(-1) > 0).all()
+
+
 @pytest.mark.slow
-def test_numbers_are_taught_their_location():
-    x = np.linspace(-1.0, 1.0, 60)[:, None]
-    problem = pt.problem(data=(x, 2.0 * x[:, 0]))
-    method = Distilled(teacher=pt.method("mlp", num_steps=500), num_steps=3000)
-    student = method.fit(KEY, problem.task)
-    teacher = method.teacher.fit(jax.random.split(KEY, 3)[0], problem.task)
-    locations = [
-        problem.task.likelihood.margins(one.logits(KEY, problem.task.x)[0]).loc for one in (student, teacher)
-    ]
-    np.testing.assert_allclose(*locations, atol=0.1)
-
-
 def test_it_is_a_method_by_name_also_of_a_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("import pp_testbed as pt\nMETHOD = pt.method('ensemble', size=2, num_steps=5)\n")
@@ -83,7 +85,7 @@ def test_it_is_a_method_by_name_also_of_a_file(tmp_path):
     ]
     frame = pt.run([PROBLEM], [*specs, "mlp"], tmp_path / "out", jobs=1, progress=False, config=QUICK)
     assert (frame.status == "ok").all()
-    assert set(frame.method) == {spec.text for spec in specs} | {"mlp"}
+    assert set(frame.method) == {"distilled:mlp", "distilled:ensemble", "distilled:knn", "mlp"}
     assert (frame.num_draws == 1).all()
 
 
@@ -92,3 +94,23 @@ def test_what_is_no_method_is_said():
         Distilled()
     with pytest.raises(pt.UsageError, match="nothing"):
         resolve("distilled:nothing")
+    with pytest.raises(pt.UsageError, match="what is distilled is one network already"):
+        resolve("distilled:distilled:mlp")
+    numbers = pt.problem(data=(np.arange(20.0)[:, None], np.arange(20.0)))
+    with pytest.raises(pt.UsageError, match="taught probabilities of classes"):
+        Distilled(teacher=pt.method("mlp")).fit(KEY, numbers.task)
+
+
+def test_a_preset_has_options_of_students_and_teachers(tmp_path):
+    file = tmp_path / "mine.json"
+    entries = {"mlp": {"options": {"l2": "7.0"}}, "distilled:mlp": {"options": {"num_steps": "11"}}}
+    file.write_text(json.dumps(entries))
+    made = MethodSpec("distilled:mlp", (("l2", "0.5"),), preset=str(file)).resolve()
+    assert (made.num_steps, made.l2, made.teacher.l2) == (11, 0.5, 7.0)
+
+
+def test_numbers_of_a_teacher_are_data():
+    """Two decays of weights are one compiled program."""
+    one, other = (Distilled(teacher=pt.method("mlp", l2=l2)) for l2 in (1.0, 2.0))
+    assert jax.tree.structure(one) == jax.tree.structure(other)
+    assert jax.tree.leaves(one) != jax.tree.leaves(other)

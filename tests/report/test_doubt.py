@@ -18,7 +18,7 @@ def frame_of(model="ursa_mnist", sets=3):
                 "method": method,
                 "kind": "one",
                 "model": model,
-                "auroc_total": rng.random(),
+                **{f"auroc_{name}": rng.random() for name in ("confidence", "total", "knowledge")},
                 "aurc": np.nan if method == "b" and seed == 2 else rng.random(),
                 "elsewhere": rng.random(2 * sets).tolist(),
             }
@@ -34,6 +34,10 @@ def test_means_and_errors_are_over_seeds_and_sets_have_names():
     mine = frame[frame.method == "a"]
     assert table.loc["a", "auroc_total"] == pytest.approx(mine.auroc_total.mean())
     assert table.loc["a", "auroc_total_stderr"] == pytest.approx(mine.auroc_total.sem())
+    three = mine[["auroc_confidence", "auroc_total", "auroc_knowledge"]].to_numpy().mean(axis=1)
+    assert table.loc["a", "uncertainty"] == pytest.approx(three.mean())
+    assert table.loc["a", "uncertainty_stderr"] == pytest.approx(three.std(ddof=1) / np.sqrt(3))
+    assert "robustness" not in table  # its parts are not all there
     areas = np.stack(mine.elsewhere.to_list())
     for place, name in enumerate(["fashion_mnist", "mnist_turned", "usps_28"]):  # sets by their names
         assert table.loc["a", name + "_total"] == pytest.approx(areas[:, 2 * place].mean())
@@ -51,6 +55,6 @@ def test_sets_of_ones_own_are_numbered_and_different_ones_left_out():
 
 
 def test_results_without_classes_are_said():
-    frame = frame_of().drop(columns=["auroc_total", "aurc"])
+    frame = frame_of().drop(columns=["auroc_confidence", "auroc_total", "auroc_knowledge", "aurc"])
     with pytest.raises(pt.UsageError, match="say nothing of doubt"):
         pt.detection(frame)

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 import pp_testbed as pt
+from pp_testbed.engine.local import Local
 from pp_testbed.engine.programs import Programs
-from pp_testbed.studies import chains
+from pp_testbed.engine.study import Workspace
+from pp_testbed.studies import chains, scoring
+from pp_testbed.studies.cells import Fitted
 from pp_testbed.studies.chains import Joined, sample, sampling
-from pp_testbed.studies.scoring import Workspace
 
 PROBLEM = pt.problem("2d/T3-rho0.1-s0")
 SHORT = {"num_chains": 2, "warmup": 20, "num_draws": 10}
@@ -36,18 +38,19 @@ def test_all_samplers(name):
     )
 
 
+@pytest.mark.slow
 def test_one_cell_of_two_workers_has_the_bits_of_one_process(tmp_path, monkeypatch):
-    """Also with the file of a chain that is damaged, and where another run takes them away."""
+    """Also where another run takes its chains away."""
     frames, run_here = [], chains.run
-    for place, damage in (("workers", False), ("taken", True)):
+    for place, are_taken in (("workers", False), ("taken", True)):
 
-        def run_and_damage(study, out, *rest, damage=damage, **options):
+        def run_and_take(study, out, *rest, are_taken=are_taken, **options):
             frame = run_here(study, out, *rest, **options)
-            for path in out.glob("*.npz") if damage else ():
+            for path in out.glob("*.npz") if are_taken else ():
                 path.unlink()
             return frame
 
-        monkeypatch.setattr(chains, "run", run_and_damage)
+        monkeypatch.setattr(chains, "run", run_and_take)
         frames.append(
             pt.run([PROBLEM], [nuts(), "uniform"], tmp_path / place, jobs=2, progress=False, config=QUICK)
         )
@@ -91,9 +94,66 @@ def test_chains_that_are_there_are_not_run_again(tmp_path, monkeypatch):
 
 
 def test_a_chain_that_fails_is_said_by_its_cell(tmp_path):
-    """A step size that cannot be: the sampler's own complaint, once."""
-    bad = nuts(model=lambda x, y=None: None)
+    """Why, once, and no chain is left behind."""
+
+    def broken(x, y=None):
+        raise RuntimeError("no luck")
+
+    bad = nuts(model=broken)
     with pytest.warns(UserWarning, match="1 of 1 cells failed"):
         frame = pt.run([PROBLEM], [bad], tmp_path, jobs=2, progress=False, config=QUICK)
-    assert frame.status.item() == "error"
-    assert not (tmp_path / ".chains").exists()
+    assert "no luck" in frame.error.item()
+    assert not list((tmp_path / ".chains").glob("*.npz"))
+
+
+def run_chains(directory, method):
+    """The files of a method's chains."""
+    study = sampling(method, [PROBLEM])
+    chains.run(study, directory, progress=False)
+    return tuple(chains.Pieces(directory).path(cell) for cell in study.cells)
+
+
+def test_chains_that_were_run_are_what_is_scored(tmp_path, monkeypatch):
+    paths = run_chains(tmp_path, nuts())
+    alone = pt.run([PROBLEM], [nuts()], tmp_path / "alone", progress=False, config=QUICK)
+    monkeypatch.setattr(scoring, "fit_together", lambda *_: pytest.fail("it was fitted again"))
+    message = Fitted(nuts(), PROBLEM, paths)
+    (rows,) = scoring.score_cells(QUICK, [message], Workspace(Programs(), None))
+    assert rows.rows[0]["nll"] == alone.nll.item()
+    assert rows.rows[0]["fit_seconds"] > 0
+
+
+@pytest.mark.slow
+def test_a_damaged_chain_is_run_again_and_others_are_not(tmp_path, monkeypatch):
+    first, second = run_chains(tmp_path / ".chains", nuts())
+    first.write_bytes(first.read_bytes()[:1000])
+    before, ran, run_here = second.stat().st_mtime_ns, [], chains._run_chain
+
+    def counted(method, problem, chain, programs):
+        ran.append(chain)
+        return run_here(method, problem, chain, programs)
+
+    monkeypatch.setattr(chains, "_run_chain", counted)
+    study = scoring.scoring([nuts()], [PROBLEM], "", QUICK)
+    with chains.side_by_side(study, tmp_path, InThisProcess(2), progress=False) as told:
+        assert ran == [0]
+        assert second.stat().st_mtime_ns == before
+        assert len(told.cells[0].message.chains) == 2
+    assert second.exists()  # the cell has no row yet
+
+
+class InThisProcess(Local):
+    """Says that it is of two processes, and is of this one."""
+
+    def map(self, run, queue, scratch):
+        yield from Local(0).map(run, queue, scratch)
+
+
+def test_a_sampler_with_a_fit_of_its_own_is_not_taken_apart(tmp_path):
+    @pt.pytree_dataclass
+    class Mine(type(nuts())):
+        def fit(self, key, task):
+            return super().fit(key, task)
+
+    for method, is_apart in ((nuts(), True), (Mine(**SHORT), False), (nuts(num_chains=1), False)):
+        assert chains._has_chains(Fitted(method, PROBLEM)) is is_apart

@@ -63,7 +63,7 @@ def of_sets(doubt: Doubt) -> Callable[[Parts, int], Array]:
     """The terms of the mean over sets of how inputs from elsewhere are told."""
 
     def terms(parts: Parts, _tau: int) -> Array:
-        num = sum(part["knowledge"].size for part in _sets_of(parts))
+        num = sum(part["knowledge"].size for part in sets_of(parts))
         return linearised(lambda weights: areas_of_sets(parts, doubt, weights).mean(), num)[:, None]
 
     return terms
@@ -75,7 +75,7 @@ def areas_of_sets(parts: Parts, doubt: Doubt, weights: Array | None = None) -> A
     Args:
         weights: of all inputs, those that were held out first; 1 if None.
     """
-    own, *others = (doubt.of(part).ravel() for part in _sets_of(parts))
+    own, *others = (doubt.of(part).ravel() for part in sets_of(parts))
     ends = np.cumsum([len(own), *map(len, others)]).tolist()
     own_weights, *of_others = jnp.split(jnp.ones(ends[-1]) if weights is None else weights, ends[:-1])
 
@@ -86,6 +86,6 @@ def areas_of_sets(parts: Parts, doubt: Doubt, weights: Array | None = None) -> A
     return jnp.stack([area(*pair) for pair in zip(others, of_others, strict=True)])
 
 
-def _sets_of(parts: Parts) -> list[Parts]:
+def sets_of(parts: Parts) -> list[Parts]:
     """What is known of inputs that were held out, and of those of each other set, by name."""
-    return [parts, *(part for _, part in sorted(parts["elsewhere"].items()))]
+    return [parts, *(part for _, part in sorted(parts.get("elsewhere", {}).items()))]

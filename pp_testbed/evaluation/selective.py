@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pp_testbed.evaluation.detection import Ranking
-from pp_testbed.evaluation.doubt import DOUBTS, OF_SETS, Parts, areas_of_sets
+from pp_testbed.evaluation.doubt import DOUBTS, OF_SETS, Parts, areas_of_sets, sets_of, total_uncertainty
 from pp_testbed.evaluation.scores import DECILES, NUM_BINS
 from pp_testbed.models.base import Array
 
 COVERAGES = np.arange(1, 21) / 20  # at which risk is said
-CURVES = ("reliability", "risk", "pit", "elsewhere")  # the columns of them
+NUM_LEVELS = 20  # of total uncertainty, from none to that of a guess
+CURVES = ("reliability", "risk", "pit", "elsewhere", "uncertainty")  # the columns of them
 
 
 def reliability(confidence: Array, correct: Array) -> Array:
@@ -48,12 +49,27 @@ def risk_at(confidence: Array, loss: Array) -> Array:
     return jnp.interp(covered, jnp.arange(num + 1), total) / covered
 
 
+def shares_of(uncertainty: Array, num_classes: int) -> Array:
+    """The share of inputs [N] in each of `NUM_LEVELS` levels of total uncertainty, up to log K.
+
+    Examples:
+        >>> shares = shares_of(jnp.array([0.0, 0.01, jnp.log(2.0), 0.3]), 2)
+        >>> shares[0].item(), shares[8].item(), shares[-1].item()
+        (0.5, 0.25, 0.25)
+    """
+    levels = (uncertainty / jnp.log(num_classes) * NUM_LEVELS).astype(int)
+    return jnp.zeros(NUM_LEVELS).at[jnp.clip(levels, 0, NUM_LEVELS - 1)].add(1.0 / len(uncertainty))
+
+
 def curves_of(terms: Parts) -> dict[str, Array]:
     """The curves of rows that were held out, flat, from the terms of their scores."""
     if "predicted" in terms:
         confidence, correct = terms["predicted"].max(axis=-1).ravel(), terms["accuracy"].ravel()
         risk = risk_at(confidence, 1.0 - correct)
         curves = {"reliability": reliability(confidence, correct).ravel(), "risk": risk}
+        num_classes = terms["predicted"].shape[-1]
+        shares = [shares_of(total_uncertainty(part).ravel(), num_classes) for part in sets_of(terms)]
+        curves["uncertainty"] = jnp.concatenate(shares)  # [1 + sets, levels]
         if "elsewhere" in terms:  # areas [sets, doubts]
             areas = [areas_of_sets(terms, DOUBTS[name]) for name in OF_SETS]
             curves["elsewhere"] = jnp.stack(areas, axis=1).ravel()

@@ -67,14 +67,18 @@ def heads_of(table: pd.DataFrame) -> dict[str, str]:
     return {name: DETAILS.get(name, name.replace("_", " ")) for name in named}
 
 
+def names_of_sets(model: str, number: int) -> list[str]:
+    """What the sets from elsewhere are called: of one's own data they have numbers, in the order of names."""
+    entry = SETS.get(model)
+    return sorted(entry.judged.elsewhere if entry else ()) or [f"set {place + 1}" for place in range(number)]
+
+
 def _of_sets(cells: pd.DataFrame) -> dict[str, Estimate]:
     """Of each set from elsewhere, where all cells have the same ones."""
     if "elsewhere" not in cells or cells.elsewhere.isna().any() or cells.model.nunique() > 1:
         return {}
     areas = np.stack(cells.elsewhere.to_list()).reshape(len(cells), -1, len(OF_SETS))
-    entry = SETS.get(cells.model.iloc[0])
-    judged = entry.judged.elsewhere if entry else ()
-    known = sorted(judged) or [f"set {place + 1}" for place in range(areas.shape[1])]
+    known = names_of_sets(cells.model.iloc[0], areas.shape[1])
     return {
         f"{name}_{doubt}": mean_over(pd.Series(areas[:, i, j], cells.index), cells.kind)
         for i, name in enumerate(known)

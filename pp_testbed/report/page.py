@@ -287,6 +287,7 @@ def _confidence(frame: pd.DataFrame) -> Section:
         {
             "Accuracy against confidence": lambda: plots.reliability(frame),
             "Risk against coverage": lambda: plots.risk(frame),
+            "Uncertainty here and elsewhere": lambda: plots.uncertainty(frame),
         }
     )
     text = (

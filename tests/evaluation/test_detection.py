@@ -12,6 +12,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import pp_testbed as pt
 from pp_testbed.evaluation.detection import augrc, aurc, auroc, average_precision, linearised
+from pp_testbed.evaluation.selective import NUM_LEVELS
 from pp_testbed.models.likelihoods import Categorical
 from tests.evaluation.test_held_out import KEY, classes, posterior_of, truth_of
 
@@ -179,6 +180,10 @@ def test_inputs_from_elsewhere_and_decisions_are_judged_as_brute_force_does():
         ]
         np.testing.assert_allclose(scores.values["elsewhere_" + name], np.mean(areas), **FLOAT32)
         np.testing.assert_allclose(scores.curves["elsewhere"][place::2], areas, **FLOAT32)
+    of_sets = np.reshape(scores.curves["uncertainty"], (3, NUM_LEVELS))
+    for share, some in zip(of_sets, (total[:40], total[70:], total[40:70]), strict=True):
+        expected = np.histogram(some / np.log(4), NUM_LEVELS, (0.0, 1.0))[0] / len(some)
+        np.testing.assert_allclose(share, expected, atol=1e-6)
     paid = []
     for row, label in zip(mean, y, strict=False):
         expected = [sum(row[true] * costs[true, decision] for true in range(4)) for decision in range(4)]

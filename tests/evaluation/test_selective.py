@@ -10,7 +10,7 @@ from sklearn.calibration import calibration_curve
 import pp_testbed as pt
 from pp_testbed.engine.store import read_results
 from pp_testbed.evaluation.scores import NUM_BINS
-from pp_testbed.evaluation.selective import COVERAGES, reliability, risk_at
+from pp_testbed.evaluation.selective import COVERAGES, NUM_LEVELS, reliability, risk_at
 from pp_testbed.studies.scoring import RESULTS
 
 
@@ -55,6 +55,11 @@ def test_results_of_data_have_curves_that_agree_with_their_scores(tmp_path):
     assert counts.sum() == 30
     assert np.abs(confidence - correct).sum() / 30 == pytest.approx(of_classes.ece, rel=1e-4)
     assert of_classes.risk[-1] == pytest.approx(1 - of_classes.accuracy, rel=1e-4, abs=1e-6)
+    assert len(of_classes.uncertainty) == NUM_LEVELS
+    assert np.sum(of_classes.uncertainty) == pytest.approx(1.0, rel=1e-5)
+    middles = (np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS * np.log(3)
+    half = 0.5 / NUM_LEVELS * np.log(3)  # of a level
+    assert abs(middles @ of_classes.uncertainty - of_classes.total_uncertainty) < half
     gaps = np.abs(np.asarray(of_numbers.pit) - np.arange(1, 10) / 10)
     assert gaps.mean() == pytest.approx(of_numbers.pit_error, rel=1e-4)
     assert of_numbers.reliability is None

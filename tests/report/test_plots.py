@@ -46,7 +46,7 @@ def single(results):
     return results[results.config_hash.isin(first)]
 
 
-OTHERS = {"reliability": "of_data", "risk": "of_data", "per-dimension": "single"}
+OTHERS = {"reliability": "of_data", "risk": "of_data", "uncertainty": "of_data", "per-dimension": "single"}
 OF_RESULTS = [name for name, picture in FIGURES.items() if picture.source == "results"]
 
 

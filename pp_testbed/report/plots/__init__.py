@@ -5,8 +5,9 @@
     pt.plots.save(axes, "agents.pdf")       # .png, .pdf or .svg
 
 Of results (`pt.run`): agents, marginal_joint, data, temperature, regimes, cost, size, prior, sweep,
-dimensions, per_dimension; of held-out labels reliability, risk; of both, transfer. Of posteriors:
-predictive_fields, tau_growth, calibration_ranks. Of decisions: regret, correlation, robustness, learning.
+dimensions, per_dimension; of held-out labels reliability, risk, uncertainty; of both, transfer. Of
+posteriors: predictive_fields, tau_growth, calibration_ranks. Of decisions: regret, correlation, robustness,
+learning.
 `FIGURES` are those that `pp-testbed figure` draws. Figures of chains (trace, rank, energy) are ArviZ's own,
 on `posterior.to_arviz()`.
 """
@@ -24,7 +25,7 @@ from pp_testbed.engine.store import write_whole
 from pp_testbed.errors import UsageError
 from pp_testbed.report.plots.decisions import correlation, learning, regret, robustness
 from pp_testbed.report.plots.dimensions import dimensions, per_dimension, transfer
-from pp_testbed.report.plots.held_out import reliability, risk
+from pp_testbed.report.plots.held_out import reliability, risk, uncertainty
 from pp_testbed.report.plots.posteriors import calibration_ranks, predictive_fields, tau_growth
 from pp_testbed.report.plots.scores import (
     agents,
@@ -64,6 +65,7 @@ FIGURES = {
     "per-dimension": Picture(per_dimension, "ensemble+ against ensemble, by data per dimension (Figure 5)"),
     "reliability": Picture(reliability, "accuracy against confidence, of held-out labels"),
     "risk": Picture(risk, "errors among the most confident, of held-out labels"),
+    "uncertainty": Picture(uncertainty, "uncertainty of inputs that were held out, and from elsewhere"),
     "regret": Picture(regret, "cumulative regret against time", "bandits"),
     "learning": Picture(learning, "scores against the number of labels asked for", "active"),
 }
@@ -114,4 +116,5 @@ __all__ = [
     "tau_growth",
     "temperature",
     "transfer",
+    "uncertainty",
 ]

@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from pp_testbed.errors import UsageError
 from pp_testbed.evaluation.aggregate import lead_of
 from pp_testbed.evaluation.scores import DECILES, NUM_BINS, OF_LABELS
-from pp_testbed.evaluation.selective import COVERAGES
+from pp_testbed.evaluation.selective import COVERAGES, NUM_LEVELS
+from pp_testbed.report.doubt import names_of_sets
 from pp_testbed.report.plots.scores import complete_cells, shared_problems, words_on_problems
 from pp_testbed.report.plots.style import panels, plain, style, styles
 
@@ -79,3 +80,33 @@ def risk(frame: pd.DataFrame, ax: Any = None) -> Axes:
     axis.set_title(f"means over {words_on_problems(frame)}")
     made.legend()
     return axis
+
+
+@style()
+def uncertainty(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
+    """How much of a guess predictions are: of inputs that were held out, and of sets from elsewhere.
+
+    There is a panel for each method, with the total uncertainty next to log K, that of a guess. Shares of inputs
+    are means over problems.
+
+    Args:
+        frame: results of held-out classes, all of problems with the same sets.
+        ax: as many axes as there are methods.
+    """
+    frame = cells_with(frame, "uncertainty")
+    if frame.uncertainty.map(len).nunique() > 1:
+        raise UsageError("these problems have different sets from elsewhere: draw those of one data set")
+    methods = list(dict.fromkeys(frame.label))
+    made = panels(len(methods), 2.4, ax, columns=min(len(methods), 4))
+    levels = (np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
+    for axis, method in zip(made.axes, methods, strict=False):
+        cells = frame[frame.label == method]
+        shares = np.stack(cells.uncertainty.to_list()).mean(axis=0).reshape(-1, NUM_LEVELS)
+        names = ["held out", *names_of_sets(cells.model.iloc[0], len(shares) - 1)]
+        looks = styles(names)
+        for name, share in zip(names, shares, strict=True):
+            axis.plot(levels, share, drawstyle="steps-mid", label=plain(name), **looks[name] | {"marker": ""})
+        axis.set(title=plain(method), yscale="log", xlim=(0, 1))
+    made.titles(words_on_problems(frame), "uncertainty next to that of a guess", "share of inputs")
+    made.legend()
+    return made.axes

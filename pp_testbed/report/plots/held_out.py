@@ -86,8 +86,8 @@ def risk(frame: pd.DataFrame, ax: Any = None) -> Axes:
 def uncertainty(frame: pd.DataFrame, ax: Any = None) -> np.ndarray:
     """How much of a guess predictions are: of inputs that were held out, and of sets from elsewhere.
 
-    There is a panel for each method, with the total uncertainty next to log K, that of a guess. Shares of inputs
-    are means over problems.
+    There is a panel for each method, with the total uncertainty next to log K, that of a guess. Shares of
+    inputs are means over problems.
 
     Args:
         frame: results of held-out classes, all of problems with the same sets.

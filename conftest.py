@@ -19,8 +19,7 @@ NAMES = ("problem", "posterior", "reference", "frame")
 def pytest_configure(config):
     """Most of a run is compilation: machine code is not optimised, and in slow tests only a little."""
     level = 0 if config.option.markexpr == "not slow" else 1
-    given = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"--xla_backend_optimization_level={level} {given}".strip()
+    os.environ.setdefault("XLA_FLAGS", f"--xla_backend_optimization_level={level}")
 
 
 def pytest_collection_modifyitems(items):

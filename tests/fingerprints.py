@@ -15,6 +15,8 @@ from dataclasses import fields
 from pathlib import Path
 from unittest import mock
 
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")  # of slow tests, which compare them
+
 import jax
 import numpy as np
 
@@ -123,6 +125,7 @@ def place():
     return (
         made_by
         | FLAGS
+        | {"XLA_FLAGS of this process": os.environ["XLA_FLAGS"]}
         | {"processor": f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()[:8]}"}
     )
 

@@ -14,7 +14,7 @@ from pp_testbed.inference.posterior import Finite, predictive_mean
 from pp_testbed.models.likelihoods import Categorical
 
 KEY = jax.random.key(0)
-SLOW = ("mean-field", "epinet")
+SLOW = ("epinet",)
 X = np.linspace(-1.0, 1.0, 10, dtype=np.float32).reshape(5, 2)
 
 

@@ -146,6 +146,7 @@ def test_a_path_with_a_t_is_a_path(tmp_path):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_what_is_held_while_tuning_is_saved(tmp_path):
     options = ["--suite", "smoke", "--set", "mlp.num_steps=7", "--grid", "l2=1", "--jobs", "1"]
     files = ["--study", tmp_path / "study.journal", "--save", tmp_path / "mine.json"]

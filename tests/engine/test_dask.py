@@ -81,6 +81,7 @@ def test_dask_gives_the_bits_of_local_workers(tmp_path, client):
     assert (local.status == "ok").all()
 
 
+@pytest.mark.slow
 def test_a_users_file_travels_as_its_source(tmp_path, client, monkeypatch):
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)

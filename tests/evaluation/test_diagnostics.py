@@ -144,6 +144,7 @@ def test_an_ensemble_is_one_chain_and_needs_its_task():
     assert posterior.to_arviz(problem.task)["posterior"]["w1"].shape == (1, 3, 50, 50)
 
 
+@pytest.mark.slow
 def test_draws_of_a_user_are_chains_too(chains):
     """The same functions, from Python: the same diagnostics, ranks and groups, and error bars by draws."""
     problem = pt.problem(num_train=3)

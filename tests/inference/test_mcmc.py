@@ -313,6 +313,7 @@ def test_the_agent_of_sgld_has_the_prior_of_the_paper():
     assert start(jax.random.key(0)).shape == (2 * 50 + 50 + 50 * 50 + 50 + 50 * 2 + 2,)
 
 
+@pytest.mark.slow
 def test_minibatches_widen_the_posterior_by_their_noise():
     """Σ = (I - εΛ) Σ (I - εΛ) + 2εI + ε²C, with C = T²/B Cov(g_i) the noise of B of T rows, at the mean."""
     task = linear_task(200)

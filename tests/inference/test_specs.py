@@ -16,6 +16,7 @@ def preset_of(path, entry):
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_preset_changes_a_method_of_a_file_and_shipped_ones_do_not(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     text = f"{tmp_path / 'mine.py'}:METHOD"

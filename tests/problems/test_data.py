@@ -110,6 +110,7 @@ def test_workers_find_the_same_data(tmp_path):
     np.testing.assert_allclose(here.nll_joint, there.nll_joint, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_known_and_held_out_truths_do_not_mix(tmp_path):
     problems = [pt.problem("iris/T10-s0"), pt.problem("2d/T10-rho0.1-s0")]
     results = pt.run(problems, ["mlp"], tmp_path, progress=False)
@@ -190,6 +191,7 @@ def test_a_leak_is_seen_in_any_type_and_categories_are_no_leak():
     assert len(own_set(cells, np.arange(60) % 2, cells[:10], np.arange(10) % 2).x_test) == 10
 
 
+@pytest.mark.slow
 def test_test_sets_of_several_sizes_do_not_share_a_program(tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 2))
     y = np.arange(40) % 2
@@ -283,6 +285,7 @@ def test_a_fifth_is_held_out_and_not_more_than_so_many():
         assert (len(test), len(others)) == (number, 100 - number)
 
 
+@pytest.mark.slow
 def test_active_learning_of_data(tmp_path):
     from pp_testbed.problems.suites import Suite
 
@@ -462,6 +465,7 @@ def test_what_data_are_judged_by_is_checked(options, words):
         pt.problem(data=two_classes(), **options)
 
 
+@pytest.mark.slow
 def test_what_judges_a_set_is_part_of_its_program(tmp_path):
     """Sets of one shape, with other truths, are scored in one run."""
     far = np.full((20, 2), 30.0)

@@ -190,6 +190,7 @@ def test_how_many_problems_have_a_reference_is_said(tmp_path):
     assert words_on_exact(pt.leaderboard(frame[:1])) == ""
 
 
+@pytest.mark.slow
 def test_a_single_problem_of_data_has_the_error_of_its_rows(tmp_path):
     frame = pt.run([pt.problem("iris/T10-s0")], ["uniform", "prior"], tmp_path, progress=False)
     board = pt.leaderboard(frame).set_index("method")

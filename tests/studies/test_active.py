@@ -151,6 +151,7 @@ class FailsLater(Recorder):
         return lambda x, rng: rng.normal(size=(len(x), 2))  # a plain function is a posterior too
 
 
+@pytest.mark.slow
 def test_what_was_scored_before_a_failure_is_kept(tmp_path):
     options = {"priorities": ["uniform"], "budgets": [5, 9], "out": tmp_path, **QUICK}
     frame = active([FailsLater()], POOL, **options)
@@ -162,6 +163,7 @@ def test_what_was_scored_before_a_failure_is_kept(tmp_path):
     assert active(["mlp"], POOL, **options | {"priorities": ["bald"]}).equals(good)
 
 
+@pytest.mark.slow
 def test_pools_of_several_models_are_learnt_from_apart(tmp_path):
     pools = Suite(
         "both", tuple(pt.problem(num_train=10, input_dim=dim, seed=seed) for dim in (2, 3) for seed in (0, 1))

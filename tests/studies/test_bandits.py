@@ -137,6 +137,7 @@ def history_of(made, num, capacity=200, num_actions=20):
     return history
 
 
+@pytest.mark.slow
 def test_learning_is_adam_on_the_published_loss():
     """Mean cross-entropy + λ 2 √rho / t ‖θ‖², whatever the dimension; all data, as they fit into a batch."""
     made, num = model(input_dim=10), 30

@@ -316,6 +316,7 @@ def test_shipped_presets():
     assert method("mlp", l2=3.0).l2 == 3.0
 
 
+@pytest.mark.slow
 def test_the_command_line_tunes_saves_and_runs_a_preset(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = [

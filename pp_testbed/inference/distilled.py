@@ -115,7 +115,7 @@ class Distilled(Taught):
     than `num_inputs`, more of them moved by noise. Balan et al., 2015, "Bayesian Dark Knowledge", whose
     student learns while the chain runs; here it learns when that is done.
 
-    Args:
+    Attributes:
         teacher: the method; `distilled:NAME` on a command line, with the options of its preset. Options that
             are set are the student's.
 

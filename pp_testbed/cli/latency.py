@@ -41,7 +41,7 @@ def latency(
     os.environ["NPROC"] = "1"  # before JAX starts
     import pandas as pd
 
-    from pp_testbed.engine.store import file_words
+    from pp_testbed.engine.store import create_directory, file_words
     from pp_testbed.evaluation.latency import latency as measure
     from pp_testbed.inference.options import method_name
     from pp_testbed.inference.specs import resolve
@@ -49,7 +49,7 @@ def latency(
 
     (of, *_) = given.suite_of("", problem, "", "", num_train, 1, input_dim=input_dim)
     if export is not None:
-        _make(export)
+        create_directory(export, "programs")
         if there := sorted(file.name for file in export.glob("*.jax")):
             raise UsageError(f"{export} has {there[0]} already; give a directory without programs")
     rows, unwritten = [], 0
@@ -83,10 +83,3 @@ def _export(posterior: Any, task: Any, file: Path, draws: int) -> bool:
         errors.print(escaped(f"{file} is not written: {error}"))
         return False
     return True
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {directory}: {error.strerror}") from None

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from pp_testbed.engine.jobs import one_line
 from pp_testbed.engine.store import write_whole
 from pp_testbed.errors import UsageError, check_whole
 from pp_testbed.inference.posterior import (
@@ -138,8 +139,8 @@ def save_predictor(
     try:
         written = export.export(program)(inputs).serialize()
     except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"JAX cannot write this program for any number of inputs: {first}") from error
+        words = f"JAX cannot write this program for any number of inputs: {one_line(error)}"
+        raise UsageError(words) from error
     try:
         write_whole(file, lambda stream: stream.write(written))
     except OSError as error:

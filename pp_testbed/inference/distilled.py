@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpyro
 import numpyro.distributions as dist
 from jax.tree_util import Partial
 
@@ -30,6 +29,7 @@ from pp_testbed.inference.posterior import (
 )
 from pp_testbed.inference.svi import fit
 from pp_testbed.models.base import Array, Params, Task, pytree_dataclass
+from pp_testbed.models.likelihoods import Categorical
 from pp_testbed.models.networks import BayesianNetwork
 
 
@@ -47,16 +47,12 @@ class SoftLabels(dist.Distribution):
         return (value * jax.nn.log_softmax(self.logits)).sum(axis=-1)
 
 
-@pytree_dataclass
-class Student:
-    """A network that is taught probabilities of classes."""
+@dataclass(frozen=True)
+class SoftCategorical(Categorical):
+    """Classes of which a label says how likely each is."""
 
-    agent: BayesianNetwork
-
-    def __call__(self, x: Array, y: Array | None = None) -> Array:
-        logits = numpyro.deterministic("logits", self.agent.network(self.agent.params(), x))
-        with numpyro.plate("data", x.shape[0]):
-            return numpyro.sample("y", SoftLabels(logits), obs=y)
+    def distribution(self, outputs: Array) -> SoftLabels:
+        return SoftLabels(outputs)
 
 
 @pytree_dataclass
@@ -89,7 +85,8 @@ class Taught(Trained):
         number = jnp.maximum(task.num_train, self.num_inputs)
         probs = predictive_mean(functions, task.likelihood, x)
         lesson = Task(task.model, x, probs, number, is_of_data=task.is_of_data)
-        training = self.map_training(Student(agent), agent.start(key_start))
+        student = replace(agent, likelihood=SoftCategorical())
+        training = self.map_training(student, agent.start(key_start))
         fitted = fit(key_train, training, lesson, self.num_steps)
         draws: Params = jax.tree.map(lambda leaf: leaf[None], points(fitted.params))
         return Finite.equal(Partial(BayesianNetwork.network, agent), draws, fitted.losses[None])

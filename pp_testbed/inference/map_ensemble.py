@@ -56,13 +56,21 @@ OPTIMIZERS: dict[str, Callable[[Any, Any], optax.GradientTransformation]] = {
     "adam": lambda rate, momentum: optax.adam(rate),
     "sgd": optax.sgd,
 }
-SCHEDULES: dict[str, Callable[[int], optax.Schedule]] = {  # of the learning rate, next to its largest value
-    "constant": lambda num_steps: optax.constant_schedule(1.0),
-    "cosine": lambda num_steps: optax.cosine_decay_schedule(1.0, num_steps, alpha=0.01),
-    "one-cycle": lambda num_steps: optax.cosine_onecycle_schedule(num_steps, 1.0),
-}
 MOMENTUM = 0.9  # of SGD, if no other is given
 MEMBERS_AT_ONCE = 100  # a larger ensemble would stream its parameters through memory
+
+
+def one_cycle(rate: Any, num_steps: int) -> optax.Schedule:
+    """Up to a rate, which JAX may trace, and down again."""
+    shape = optax.cosine_onecycle_schedule(num_steps, 1.0)
+    return lambda step: rate * shape(step)
+
+
+SCHEDULES: dict[str, Callable[[Any, int], Any]] = {  # of the largest rate, and how many steps there are
+    "constant": lambda rate, num_steps: rate,
+    "cosine": lambda rate, num_steps: optax.cosine_decay_schedule(rate, num_steps, alpha=0.01),
+    "one-cycle": one_cycle,
+}
 
 
 def delta_guide(start: Params, index: Callable[[], Any] = lambda: None) -> Callable[..., None]:
@@ -203,14 +211,9 @@ class Trained(Agent):
             row_weights: of each row in the likelihood [P]; 1 if None.
         """
         guide, loss = delta_guide(start, index), Trace_ELBO(particles)
-        return Training(model, guide, self._descent(), loss, self.batch_size, row_weights)
-
-    def _descent(self) -> optax.GradientTransformation:
-        shape, rate = SCHEDULES[self.schedule](self.num_steps), self.learning_rate
-        is_constant = self.schedule == "constant"
-        return OPTIMIZERS[self.optimizer](
-            rate if is_constant else lambda step: rate * shape(step), self.momentum
-        )
+        rate = SCHEDULES[self.schedule](self.learning_rate, self.num_steps)
+        optimizer = OPTIMIZERS[self.optimizer](rate, self.momentum)
+        return Training(model, guide, optimizer, loss, self.batch_size, row_weights)
 
     def train_one(self, key: Array, agent: BayesianNetwork, task: Task) -> tuple[Params, Array]:
         """The parameters of one network, trained from a random start, and the loss curve."""

@@ -179,10 +179,8 @@ def _score_together(
     parts = unstack((posteriors, truths, keys.evaluate), len(problems))
     for i, (posterior, truth, key) in enumerate(parts):
         try:
-            terms, seconds = timed(score, posterior, truth, key, config=config)
-            scores = scores_of(terms, num_draws_of(posterior, config), truth, config)
             own = None if losses is None else losses[i]
-            row = _row(scores, fit_seconds / size, seconds, own)
+            row = _scored(config, posterior, truth, key, fit_seconds / size, own, workspace.programs)
         except Exception as error:
             row = {"status": "error", "error": one_line(error)}
         yield Rows(i, [row])
@@ -199,9 +197,22 @@ def _score_chains(
     task, truth = problem.draw(num_rows(method, problem))
     joined = Joined.of(chains, method, task)
     posterior = joined.posterior.without_history()
-    terms, seconds = programs.timed(score, posterior, truth, problem.keys.evaluate, config=config)
+    return _scored(config, posterior, truth, problem.keys.evaluate, joined.seconds, None, programs)
+
+
+def _scored(
+    config: Evaluation,
+    posterior: Any,
+    truth: Any,
+    key: Any,
+    fit_seconds: float,
+    losses: Any,
+    programs: Programs,
+) -> dict[str, Any]:
+    """The row of a posterior that JAX can compile."""
+    terms, seconds = programs.timed(score, posterior, truth, key, config=config)
     scores = scores_of(terms, num_draws_of(posterior, config), truth, config)
-    return _row(scores, joined.seconds, seconds, None)
+    return _row(scores, fit_seconds, seconds, losses)
 
 
 def _score_alone(config: Evaluation, method: Any, problem: BaseProblem) -> dict[str, Any]:

@@ -234,7 +234,7 @@ def test_sgd_on_the_whole_data_is_a_loop(schedule):
 
 
 def test_one_cycle_rises_for_three_tenths_and_falls():
-    rates = np.asarray(jax.vmap(SCHEDULES["one-cycle"](1000))(jnp.arange(1001)))
+    rates = np.asarray(jax.vmap(SCHEDULES["one-cycle"](1.0, 1000))(jnp.arange(1001)))
     assert rates.argmax() == 300
     np.testing.assert_allclose(rates[[0, 150, 300, 1000]], [0.04, 0.52, 1.0, 0.04 / 1e4], rtol=1e-3)
 
